@@ -1,0 +1,1 @@
+"""marin: a framework for foundation-model research."""
