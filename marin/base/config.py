@@ -5,7 +5,7 @@ Invariant: a `Config` that exists is valid, and never changes. It knows nothing 
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
 from marin.base.errors import ConfigurationError, did_you_mean
 
@@ -18,6 +18,10 @@ class PlacementMark:
 
 Placement = Annotated[T, PlacementMark()]
 """`Placement[int]`: a field that cannot change the bytes of the result and is never fingerprinted."""
+
+
+Several = Annotated[tuple[T, ...], Strict(False)]
+"""`Several[str]`: a tuple that also takes a list, so that both are one value and one fingerprint."""
 
 
 class ElideIf:

@@ -1,0 +1,29 @@
+"""The steps that come with marin. Importing them imports neither torch nor ray nor pyarrow."""
+
+from marin.steps.compression_baseline import CompressionBaseline
+from marin.steps.evaluate import Evaluate
+from marin.steps.export import Export
+from marin.steps.files import Files
+from marin.steps.generate import Generate
+from marin.steps.pick import Pick
+from marin.steps.records import Records
+from marin.steps.shuffle import Shuffle
+from marin.steps.split import Split
+from marin.steps.tokenize import Tokenize
+from marin.steps.train import Train
+from marin.steps.train_tokenizer import TrainTokenizer
+
+__all__ = [
+    "CompressionBaseline",
+    "Evaluate",
+    "Export",
+    "Files",
+    "Generate",
+    "Pick",
+    "Records",
+    "Shuffle",
+    "Split",
+    "Tokenize",
+    "Train",
+    "TrainTokenizer",
+]

@@ -1,0 +1,22 @@
+"""`Records`: a few texts written in the pipeline itself, for tests and examples."""
+
+from marin.base.config import Several
+from marin.graph.artifact import Documents
+from marin.graph.context import Context
+from marin.graph.files import Shard
+from marin.graph.step import Step
+
+
+class Records(Step[Documents]):
+    """Documents from texts that stand in the configuration."""
+
+    version = 1
+
+    texts: Several[str]
+
+    def run(self, ctx: Context) -> Documents:
+        """Write the texts as one shard."""
+        from marin.data import ingest
+
+        mapped = ctx.map(ingest.records_shard, [Shard("records", "")], texts=self.texts)
+        return Documents.write(ctx.output, shards=mapped.shards, meta=ingest.total(mapped))

@@ -1,0 +1,55 @@
+"""`Train`: a decoder from shuffled sequences, in a gang that survives the loss of any of its ranks."""
+
+from pydantic import Field
+
+from marin.base.config import Placement
+from marin.graph.artifact import Checkpoint, Sequences
+from marin.graph.context import Context
+from marin.graph.step import Step
+from marin.model.config import Decoder
+from marin.train.config import AdamW, Muon, Schedule, TrainConfig, WarmupStableDecay
+
+
+class Train(Step[Checkpoint]):
+    """Weights after `tokens` tokens; the number of ranks does not count, and any crash resumes."""
+
+    version = 1
+
+    data: Step[Sequences]
+    model: Decoder
+    optimizer: AdamW | Muon
+    tokens: int = Field(ge=1)
+    """Tokens to train on; rounded up to whole steps."""
+    batch: int = Field(default=64, ge=1)
+    """Sequences a step, over all ranks."""
+    schedule: Schedule = WarmupStableDecay()
+    seed: int = Field(default=0, ge=0)
+    micro_batch: Placement[int | None] = Field(default=None, ge=1)
+    """Sequences a rank holds at once; None: all of its share."""
+    checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
+    """Time between checkpoints."""
+
+    def run(self, ctx: Context) -> Checkpoint:
+        """Form the gang, train, and keep what rank 0 wrote."""
+        from marin.train import entry
+
+        config = TrainConfig(
+            model=self.model,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            tokens=self.tokens,
+            batch=self.batch,
+            seed=self.seed,
+            micro_batch=self.micro_batch,
+            checkpoint_seconds=self.checkpoint_seconds,
+        )
+        results = ctx.gang(
+            entry.train_rank,
+            rendezvous=entry.open_rendezvous,
+            config=config,
+            data=ctx.load(self.data),
+            checkpoints=ctx.checkpoints,
+            output=ctx.output,
+        )
+        ctx.output.adopt(entry.files_of(results))
+        return Checkpoint.write(ctx.output, meta=entry.record_of(results))
