@@ -1,0 +1,58 @@
+"""Bytes at URLs: the only room that knows fsspec."""
+
+from marin.fs.faults import NotFound
+from marin.fs.location import is_local, join, local_path, normalise
+from marin.fs.output import FolderOutput
+from marin.fs.read import (
+    Entry,
+    FileReader,
+    Written,
+    digest_file,
+    exists,
+    glob,
+    list_files,
+    list_folder,
+    open_read,
+    read,
+    read_range,
+)
+from marin.fs.write import (
+    DigestWriter,
+    create,
+    delete,
+    delete_folder,
+    probe,
+    replace,
+    unique,
+    write,
+    write_stream,
+)
+
+__all__ = [
+    "DigestWriter",
+    "Entry",
+    "FileReader",
+    "FolderOutput",
+    "NotFound",
+    "Written",
+    "create",
+    "delete",
+    "delete_folder",
+    "digest_file",
+    "exists",
+    "glob",
+    "is_local",
+    "join",
+    "list_files",
+    "list_folder",
+    "local_path",
+    "normalise",
+    "open_read",
+    "probe",
+    "read",
+    "read_range",
+    "replace",
+    "unique",
+    "write",
+    "write_stream",
+]

@@ -1,22 +1,20 @@
 """`Pick`: the best of several artifacts, by a score."""
 
-from typing import Generic, TypeVar
+from typing import Generic
 
 from marin.base.config import Several
 from marin.base.errors import ConfigurationError, DataError, did_you_mean
 from marin.graph.artifact import Artifact, Scores
 from marin.graph.context import Context
-from marin.graph.step import Step
-
-A = TypeVar("A", bound=Artifact)
+from marin.graph.step import A_co, Step
 
 
-class Pick(Step[A], Generic[A]):
+class Pick(Step[A_co], Generic[A_co]):
     """The artifact of `among` whose score in `by` is best; nothing is copied."""
 
     version = 1
 
-    among: Several[Step[A]]
+    among: Several[Step[A_co]]
     by: Several[Step[Scores]]
     """One step of scores for each of `among`, in the same order."""
     metric: str
@@ -35,7 +33,7 @@ class Pick(Step[A], Generic[A]):
         """The candidates' type."""
         return self.among[0].artifact_type()
 
-    def run(self, ctx: Context) -> A:
+    def run(self, ctx: Context) -> A_co:
         """Compare the scores; the first of equals wins."""
         scores = [ctx.load(step).metrics for step in self.by]
         for metrics in scores:

@@ -1,0 +1,28 @@
+"""Records at URLs: artifacts, shards, leases, runs and their events."""
+
+from marin.store.events import Event, EventReader, EventWriter
+from marin.store.heartbeat import Heartbeat
+from marin.store.lease import Holder, Lease, Leases
+from marin.store.manifest import Manifest, Producer, output_digest, shard_digest
+from marin.store.run_id import new_run_id
+from marin.store.shards import ShardCache
+from marin.store.store import Commit, Store, unplaced_contents
+
+__all__ = [
+    "Commit",
+    "Event",
+    "EventReader",
+    "EventWriter",
+    "Heartbeat",
+    "Holder",
+    "Lease",
+    "Leases",
+    "Manifest",
+    "Producer",
+    "ShardCache",
+    "Store",
+    "new_run_id",
+    "output_digest",
+    "shard_digest",
+    "unplaced_contents",
+]

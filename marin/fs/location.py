@@ -1,0 +1,69 @@
+"""URLs: local paths and whatever fsspec reaches, as plain text.
+
+Invariant: a normalised URL is an absolute local path (`/a/b`) or `protocol://...`, without a trailing slash. This
+is the only room that knows fsspec; listing caches are off, because a record that another host has just written
+must be seen.
+"""
+
+import functools
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+
+from marin.base.errors import ConfigurationError
+
+Filesystem = Any  # fsspec has no types
+
+
+def normalise(url: str | os.PathLike[str]) -> str:
+    """Return `url` as an absolute local path or as `protocol://...`, without a trailing slash."""
+    text = os.fspath(url)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if is_local(text):
+        return os.path.abspath(os.path.expanduser(text))
+    return text.rstrip("/")
+
+
+def join(url: str, *parts: str) -> str:
+    """Return `url` with the parts below it."""
+    return "/".join([url.rstrip("/"), *parts])
+
+
+def is_local(url: str) -> bool:
+    """Whether the URL is a path of this machine."""
+    return "://" not in url
+
+
+def local_path(url: str) -> Path | None:
+    """Return the path of a local URL, for memory maps; None for anything else."""
+    return Path(url) if is_local(url) else None
+
+
+class Remote(NamedTuple):
+    """A file system and the path by which it knows a URL."""
+
+    filesystem: Filesystem
+    path: str
+
+
+def remote(url: str) -> Remote:
+    """Return the fsspec file system of a URL and its path there; ConfigurationError if nothing knows the protocol."""
+    protocol = url.split("://", 1)[0]
+    filesystem = _filesystem(protocol, os.getpid())
+    return Remote(filesystem, filesystem._strip_protocol(url))
+
+
+@functools.cache
+def _filesystem(protocol: str, process: int) -> Filesystem:
+    # One instance a process: clients of object stores do not survive a fork.
+    try:
+        return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=protocol != "memory")
+    except (ValueError, ImportError) as error:
+        raise ConfigurationError(
+            f"nothing here can read `{protocol}://`: {error}",
+            where=f"{protocol}://",
+            hint="install the extra for it, such as `pip install marin[s3]`, or use a local path",
+        ) from error

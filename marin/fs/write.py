@@ -1,0 +1,220 @@
+"""Writing: create-only records, atomic replacement, and streams that hash what passes.
+
+Invariants: a file appears whole or not at all, and `create` has one winner. fsspec's local `mode="create"` lets
+several racers win and s3fs' empty `open("xb")` overwrites, so local files go through `os.link` and records are
+never empty.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from blake3 import blake3
+
+from marin.base.errors import StoreError
+from marin.fs.faults import NotFound, attempt, refused
+from marin.fs.location import is_local, remote
+from marin.fs.read import Written, exists, read
+
+_MEMORY_LOCK = threading.Lock()
+
+
+def create(url: str, data: bytes) -> bool:
+    """Write a new file; False when it exists already. One racer wins, and nobody sees half of it."""
+    assert data, "records are never empty"
+    if is_local(url):
+        return attempt(lambda: _create_local(url, data), url)
+    filesystem, path = remote(url)
+    if url.startswith("memory://"):
+        with _MEMORY_LOCK:
+            if filesystem.exists(path):
+                return False
+            filesystem.pipe_file(path, data)
+            return True
+    try:
+        attempt(lambda: filesystem.pipe_file(path, data, mode="create"), url)
+    except FileExistsError:
+        # A request whose answer was lost and that was sent again meets its own success.
+        return read(url) == data
+    return True
+
+
+def _create_local(url: str, data: bytes) -> bool:
+    folder, partial = _partial(url)
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+            _sync(file)
+        try:
+            os.link(partial, url)
+        except FileExistsError:
+            return False
+    finally:
+        _unlink(partial)
+    _sync_folder(folder)
+    return True
+
+
+def replace(url: str, data: bytes) -> None:
+    """Write a file, atomically in place of what may be there; the last writer wins."""
+    if not is_local(url):
+        filesystem, path = remote(url)
+        attempt(lambda: filesystem.pipe_file(path, data), url)
+        return
+
+    def put() -> None:
+        _, partial = _partial(url)
+        try:
+            with open(partial, "xb") as file:
+                file.write(data)
+            os.replace(partial, url)
+        except BaseException:
+            _unlink(partial)
+            raise
+
+    attempt(put, url)
+
+
+class DigestWriter(io.RawIOBase):
+    """A file open for writing that hashes what passes; `written` tells size and digest once it is closed."""
+
+    def __init__(self, target: BinaryIO, url: str) -> None:
+        super().__init__()
+        self._target = target
+        self._url = url
+        self._hasher = blake3()
+        self._size = 0
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, data: Any, /) -> int:  # Any: anything with a buffer
+        """Write and hash a buffer."""
+        view = memoryview(data).cast("B")
+        try:
+            self._target.write(view)
+        except OSError as error:
+            raise refused(error, self._url) from error
+        self._hasher.update(view)
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._size
+
+    @property
+    def written(self) -> Written:
+        """Size and blake3 digest of what has been written."""
+        return Written(self._size, self._hasher.hexdigest())
+
+
+@contextlib.contextmanager
+def write_stream(url: str) -> Iterator[DigestWriter]:
+    """Open a file for writing; it is there and whole after the block, absent when the block raises."""
+    if is_local(url):
+        with _local_stream(url) as stream:
+            yield stream
+        return
+    filesystem, path = remote(url)
+    target = attempt(lambda: filesystem.open(path, "wb"), url)
+    stream = DigestWriter(target, url)
+    try:
+        yield stream
+    except BaseException:
+        target.discard()
+        raise
+    attempt(target.close, url)
+
+
+@contextlib.contextmanager
+def _local_stream(url: str) -> Iterator[DigestWriter]:
+    _, partial = attempt(lambda: _partial(url), url)
+    try:
+        with attempt(lambda: open(partial, "xb"), url) as file:
+            yield DigestWriter(file, url)
+            attempt(lambda: _sync(file), url)
+        attempt(lambda: os.replace(partial, url), url)
+    except BaseException:
+        _unlink(partial)
+        raise
+
+
+def write(url: str, data: bytes) -> Written:
+    """Write a whole file and return its size and digest."""
+    with write_stream(url) as stream:
+        stream.write(data)
+    return stream.written
+
+
+def delete(url: str) -> None:
+    """Delete a file; that it is gone already is fine."""
+    if is_local(url):
+        attempt(lambda: _unlink(url), url)
+        return
+    filesystem, path = remote(url)
+    with contextlib.suppress(NotFound):
+        attempt(lambda: filesystem.rm_file(path), url)
+
+
+def delete_folder(url: str) -> None:
+    """Delete a folder and all below it; that it is gone already is fine."""
+    if is_local(url):
+        with contextlib.suppress(NotFound):
+            attempt(lambda: shutil.rmtree(url), url)
+        return
+    filesystem, path = remote(url)
+    with contextlib.suppress(NotFound):
+        attempt(lambda: filesystem.rm(path, recursive=True), url)
+
+
+def probe(folder: str) -> None:
+    """Check that create-only really is, in `folder`; raises StoreError when two writers could both win."""
+    url = f"{folder}/.probe-{unique()}"
+    try:
+        won = (create(url, b"first"), create(url, b"second"))
+        kept = read(url)
+    finally:
+        if exists(url):
+            delete(url)
+    if won != (True, False) or kept != b"first":
+        raise StoreError(
+            "this storage lets two writers create the same file, so runs could overwrite each other's results",
+            where=folder,
+            hint="use a local disk, NFS, S3, GCS or Azure for the store",
+        )
+
+
+def unique() -> str:
+    """Return a name that nobody else has, for private folders and files."""
+    return uuid.uuid4().hex[:12]
+
+
+def _partial(url: str) -> tuple[str, str]:
+    folder, name = os.path.split(url)
+    os.makedirs(folder, exist_ok=True)
+    return folder, os.path.join(folder, f".{name}.{unique()}.partial")
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,95 @@
+"""Cross-entropy of a linear output layer without the logits ever standing in memory whole.
+
+Logits are made, used and dropped for one chunk of positions at a time; the gradients of hidden states and of the
+weight are computed in the same pass, so that nothing is computed twice. Softmax and all sums are fp32.
+Shape letters: N positions, D width, V vocabulary, C positions of a chunk.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+MASKED = -100
+"""Target of a position that does not count."""
+
+# Elements of one chunk of logits: 4 MB of fp32 stay in a CPU's cache; a GPU wants long products.
+_CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:  # Any: autograd's own
+        dtype = torch.get_autocast_dtype(hidden_ND.device.type) if _autocast(hidden_ND) else hidden_ND.dtype
+        hidden, weight = hidden_ND.to(dtype), weight_VD.to(dtype)
+        losses = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight_VD)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for chunk in _chunks(hidden, weight):
+                logits = (hidden[chunk] @ weight.T).float()
+                targets = targets_N[chunk]
+                losses += _replace_by_gradient(logits, targets)
+                gradient = logits.to(dtype)
+                torch.mm(gradient, weight, out=grad_hidden[chunk])
+                _add_product(grad_weight, gradient, hidden[chunk])
+        ctx.save_for_backward(grad_hidden.to(hidden_ND.dtype), grad_weight)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None]:  # Any: autograd's own
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grads[0].to(grad_hidden.dtype), grad_weight * grads[0], None
+
+
+def _autocast(tensor: Tensor) -> bool:
+    return torch.is_autocast_enabled(tensor.device.type)
+
+
+def _chunks(hidden_ND: Tensor, weight_VD: Tensor) -> list[slice]:
+    budget = _CHUNK_ELEMENTS.get(hidden_ND.device.type, 1 << 24)
+    size = max(64, budget // weight_VD.shape[0])
+    return [slice(start, start + size) for start in range(0, hidden_ND.shape[0], size)]
+
+
+def _replace_by_gradient(logits_CV: Tensor, targets_C: Tensor) -> Tensor:
+    """Return the summed cross-entropy and turn fp32 logits into its gradient, in place."""
+    counted = targets_C != MASKED
+    index = targets_C.where(counted, 0).unsqueeze(1)
+    chosen = logits_CV.gather(1, index).squeeze(1)
+    peak = logits_CV.amax(dim=1, keepdim=True)
+    logits_CV.sub_(peak).exp_()
+    total = logits_CV.sum(dim=1, keepdim=True)
+    losses = (total.log() + peak).squeeze(1) - chosen
+    weights = counted.to(logits_CV.dtype).unsqueeze(1)
+    logits_CV.mul_(weights / total)
+    logits_CV.scatter_add_(1, index, -weights)
+    return losses.masked_fill(~counted, 0).sum()
+
+
+def _add_product(total_VD: Tensor, gradient_CV: Tensor, hidden_CD: Tensor) -> None:
+    if gradient_CV.dtype == total_VD.dtype:
+        total_VD.addmm_(gradient_CV.T, hidden_CD)
+    else:
+        total_VD.add_(gradient_CV.T @ hidden_CD)
+
+
+def linear_cross_entropy(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
+    """Return the fp32 sum of -log softmax(hidden @ weight.T)[target] over positions that are not MASKED.
+
+    `hidden_ND` fp32 or bf16, `weight_VD` fp32, `targets_N` int64. Under autocast products run in its dtype;
+    softmax and sums are fp32. All masked gives an exact 0 with zero gradients.
+    """
+    loss: Tensor = _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N)  # type: ignore[no-untyped-call]
+    return loss
+
+
+@torch.no_grad()
+def token_losses(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
+    """Return each position's cross-entropy `[N]` in fp32, 0 where MASKED; no gradient."""
+    losses = [
+        F.cross_entropy(F.linear(hidden_ND[chunk], weight_VD).float(), targets_N[chunk], reduction="none")
+        for chunk in _chunks(hidden_ND, weight_VD)
+    ]
+    return torch.cat(losses) if losses else hidden_ND.new_zeros(0, dtype=torch.float32)

@@ -1,0 +1,123 @@
+"""An attempt: one try of one step, from the order to the committed manifest; runs in the worker.
+
+Invariant: whatever a step raises becomes a `Report`; the worker commits, so a dead driver loses nothing. It refuses
+to run code that differs from the plan's.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from marin import fs
+from marin.base.errors import StepError, StoreError
+from marin.base.json import Json, dumps
+from marin.graph.artifact import Artifact
+from marin.graph.recipe import Recipe, recipe_of
+from marin.graph.step import Step, dependencies
+from marin.run.backend import Workers
+from marin.run.context import RunContext
+from marin.run.failure import Failure, explain
+from marin.run.log import copied, redirected
+from marin.run.order import Order, Report, unpack
+from marin.run.retry import Cause
+from marin.run.timelimit import StepTimeout, time_limit
+from marin.store import EventWriter, Manifest, Store
+
+Emit = Callable[..., None]
+EXIT_TIMEOUT = 70
+
+
+def execute(order: Order, workers: Workers) -> Report:
+    """Make the attempt; never raises for what the step does, only for an interrupt by the user."""
+    identity = order.identity
+    store = Store.open(identity.store, write=True)
+    folder = store.attempt_folder(identity.step_name, identity.fingerprint, identity.attempt)
+    writer = EventWriter(identity.store, identity.run, identity.attempt)
+
+    def emit(kind: str, **fields: Any) -> None:  # Any: JSON of the event
+        writer.emit(kind, **identity.event_fields, **fields)
+
+    def give_up(error: StepTimeout) -> None:
+        if workers.own_process:  # the step is stuck in C code: only the end of its process ends it
+            write_result(folder, explain(error, hint=error.hint, cause=Cause.TIMEOUT))
+            os._exit(EXIT_TIMEOUT)
+
+    capture = redirected if workers.own_process else copied
+    try:
+        with capture(fs.join(folder, "log.txt")) as log:
+            emit("placement", pid=os.getpid(), host=socket.gethostname())
+            emit("state", state="running")
+            try:
+                with time_limit(order.resources.timeout, where=f"step {identity.name}", give_up=give_up):
+                    report = _compute(order, store, workers, emit, log.write)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: a step may raise anything
+                cause = Cause.TIMEOUT if isinstance(error, StepTimeout) else Cause.EXCEPTION
+                failure = explain(error, hint=f"the whole traceback is in {log.url}", cause=cause)
+                log.write(failure.text)
+                emit("exit", cause=str(failure.cause), message=failure.message)
+                report = Report(identity.attempt, failure=failure)
+            write_result(folder, report.failure)
+            return report
+    finally:
+        writer.close()
+
+
+def write_result(folder: str, failure: Failure | None) -> None:
+    """Leave how the attempt ended beside its log, for whoever finds the worker gone."""
+    record: dict[str, Json] = {"failure": failure and {**failure.error, "cause": str(failure.cause)}}
+    fs.replace(fs.join(folder, "result.json"), dumps(record).encode())
+
+
+def _compute(order: Order, store: Store, workers: Workers, emit: Emit, log: Callable[[str], None]) -> Report:
+    started = datetime.now(UTC)
+    identity = order.identity
+    step: Step[Any] = unpack(order.step)
+    parents = _parents(order, store)
+    recipe = _checked_recipe(order, step, parents)
+    context = RunContext(order, step, store=store, parents=parents, workers=workers, emit=emit, log=log)
+    artifact = step.run(context)
+    _check_type(order, step, artifact)
+    store.write_recipe(identity.step_name, identity.fingerprint, recipe.record)
+    commit = store.commit(_manifest(order, store, artifact, started, context))
+    if commit.outcome == "adopted":
+        emit("log", line="another attempt committed other bytes first; its result is used (nondeterminism)")
+    return Report(identity.attempt, metrics=context.metrics, shards=dict(context.shard_counts))
+
+
+def _parents(order: Order, store: Store) -> dict[str, Manifest]:
+    """Return the committed manifest of each parent, by the field that holds it."""
+    found = store.find([(key.step_name, key.fingerprint) for key in order.parents])
+    for key in order.parents:
+        if key.fingerprint not in found:
+            raise StoreError(
+                f"the artifact of {key.step_name} is gone",
+                where=f"step {order.identity.name}, {key.path}",
+                hint="run the same command again: it is made anew",
+            )
+    return {key.path: found[key.fingerprint] for key in order.parents}
+
+
+def _checked_recipe(order: Order, step: Step[Any], parents: dict[str, Manifest]) -> Recipe:
+    """Return the recipe as this worker sees it; raises if its code is not the plan's."""
+    digests = {id(parent): parents[path].digest for path, parent in dependencies(step)}
+    recipe = recipe_of(step, lambda parent: digests[id(parent)], order.pins)
+    if recipe.fingerprint != order.identity.fingerprint:
+        raise StepError(
+            f"the code of {type(step).__module__}.{type(step).__name__} on {socket.gethostname()} differs from the plan's",
+            where=f"step {order.identity.name}",
+            hint="give every node the same source, or start again with what is there now",
+        )
+    return recipe
+
+
+def _check_type(order: Order, step: Step[Any], artifact: object) -> None:
+    declared = step.artifact_type()
+    if not isinstance(artifact, declared):
+        raise StepError(
+            f"{type(step).__name__}.run returned {type(artifact).__name__}, and declares {declared.__name__}",
+            where=f"step {order.identity.name}",
+            hint=f"end with `return {declared.__name__}.write(ctx.output, ...)`",
+        )

@@ -1,0 +1,265 @@
+"""The engine: a state machine that takes a plan to its end, over a `Backend` and a store.
+
+Invariant: what is committed is never run again, and nothing is started before all its parents are committed. The
+resolved fingerprint of a step is computed at that moment, from its parents' output digests (early cutoff). It imports
+neither Ray nor torch; when everything is cached no backend is started.
+"""
+
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from marin import fs
+from marin.base.errors import StoreError
+from marin.base.json import Json
+from marin.graph.plan import Plan
+from marin.graph.recipe import recipe_of
+from marin.graph.step import Step, dependencies
+from marin.run.backend import Backend, Ended
+from marin.run.failure import Failure, lost
+from marin.run.order import Identity, Order, ParentKey
+from marin.run.result import RunResult, RunState
+from marin.run.retry import Budget, Cause
+from marin.run.work import Work
+from marin.store import EventWriter, Heartbeat, Leases, Manifest, Store
+
+BUSY_SECONDS = 1.0
+
+
+class Engine:
+    """Runs one plan; a new object for each run."""
+
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        *,
+        run: str,
+        leases: Leases,
+        heartbeat: Heartbeat,
+        events: EventWriter,
+        producer: Mapping[str, Json],
+        code_folders: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._run = run
+        self._leases = leases
+        self._heartbeat = heartbeat
+        self._events = events
+        self._producer = producer
+        self._code_folders = code_folders
+        self._clock = clock
+        self._pause = pause
+        self._works: dict[str, Work] = {}
+        self._known: dict[str, Manifest] = {}
+        self._resolvable: deque[Work] = deque()
+        self._startable: deque[Work] = deque()
+        self._later: list[tuple[float, Work]] = []
+        self._in_flight: dict[str, Work] = {}
+        self._started = False
+
+    def run(self, plan: Plan) -> RunResult:
+        """Take every step to its end. The first interrupt stops cleanly: nothing runs on, no lease is kept."""
+        self._enlist(plan)
+        state: RunState | None = None
+        try:
+            while not all(work.ended for work in self._works.values()):
+                self._turn()
+        except KeyboardInterrupt:
+            state = "stopped"
+        finally:
+            self._wind_up()
+        ended = {work.state for work in self._works.values()}
+        state = state or ("done" if ended <= {"cached", "done"} else "failed")
+        return RunResult(self._run, state, self._store.url, tuple(self._result(work) for work in self._works.values()))
+
+    def artifact(self, name: str) -> Any:  # Any: the step's own artifact type
+        """Return the committed artifact of a step that is cached or done."""
+        work = self._works[name]
+        assert work.manifest is not None
+        return work.planned.step.artifact_type().open(self._store.contents(work.manifest))
+
+    def _enlist(self, plan: Plan) -> None:
+        for planned in plan.steps:
+            budget = Budget(planned.step.placed.resources.retries)
+            work = Work(planned, budget, unmet=len(set(planned.parents)))
+            self._works[planned.name] = work
+            for parent in set(planned.parents):
+                self._works[parent].children.append(work)
+            if not work.unmet:
+                self._resolvable.append(work)
+        resolved = [work.planned for work in self._works.values() if work.planned.resolved is not None]
+        self._known = self._hits([(p.step.step_name(), p.resolved.fingerprint) for p in resolved if p.resolved])
+
+    def _hits(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
+        """Return the committed manifests whose files are there; a hit whose files are gone is a miss."""
+        found = self._store.find(keys)
+        return {fingerprint: manifest for fingerprint, manifest in found.items() if self._store.present(manifest)}
+
+    def _turn(self) -> None:
+        """Do all that can be done now, then wait for something to end."""
+        while self._resolvable:
+            self._resolve(self._resolvable.popleft())
+        now = self._clock()
+        due = [work for at, work in self._later if at <= now]
+        self._later = [(at, work) for at, work in self._later if at > now]
+        self._startable.extend(due)
+        while self._startable and (not self._started or len(self._in_flight) < self._backend.width):
+            self._start(self._startable.popleft())
+        if self._heartbeat.fenced:
+            raise StoreError(
+                "this run could not reach its store for a minute and has stopped, as another may take over",
+                where=self._store.url,
+                hint="run the same command again once the store answers; what was committed is kept",
+            )
+        if self._in_flight:
+            for ended in self._backend.wait(BUSY_SECONDS if self._later else 5 * BUSY_SECONDS):
+                self._settle(ended)
+        elif self._later and not self._resolvable and not self._startable:
+            self._pause(max(0.0, min(at for at, _ in self._later) - now))
+
+    def _resolve(self, work: Work) -> None:
+        """All parents are committed: compute the fingerprint that counts, and look it up."""
+        planned = work.planned
+        parents = [self._works[name] for name in planned.parents]
+        if planned.resolved is not None and all(parent.state == "cached" for parent in parents):
+            work.recipe = planned.resolved
+        else:
+            work.recipe = recipe_of(planned.step, self._digest_of(work), planned.pins)
+        if work.fingerprint not in self._known:
+            self._known.update(self._hits([(work.step_name, work.fingerprint)]) if planned.resolved is None else {})
+        if manifest := self._known.get(work.fingerprint):
+            self._complete(work, manifest, "cached")
+        else:
+            self._startable.append(work)
+
+    def _start(self, work: Work) -> None:
+        """Take the lease and submit an attempt; wait politely while another run holds it."""
+        if work.lease is None and not self._take_lease(work):
+            return
+        self._ensure_backend()
+        work.attempts += 1
+        work.began = self._clock()
+        order = self._order(work)
+        self._in_flight[order.identity.attempt] = work
+        work.state = "running"
+        self._backend.submit(order, work.planned.step)
+
+    def _take_lease(self, work: Work) -> bool:
+        """Return whether the lease is ours and there is still something to do."""
+        taken = self._leases.acquire(work.step_name, work.fingerprint)
+        if isinstance(taken, Lease):
+            work.lease = taken
+        # The holder may have committed since the first look, before it let the lease go.
+        if manifest := self._hits([(work.step_name, work.fingerprint)]).get(work.fingerprint):
+            self._release(work)
+            self._complete(work, manifest, "cached")
+        elif isinstance(taken, Holder):
+            if work.busy_with != taken.run:
+                work.busy_with = taken.run
+                detail = f"run {taken.run} of {taken.user}@{taken.host} makes it since {taken.since}"
+                self._emit(work, "state", state="waiting", detail=detail)
+            self._later.append((self._clock() + BUSY_SECONDS, work))
+        return work.lease is not None
+
+    def _ensure_backend(self) -> None:
+        if self._started:
+            return
+        self._heartbeat.start()
+        self._backend.start(self._code_folders, self._run)
+        self._started = True
+        for work in self._works.values():
+            if not work.ended:
+                self._backend.check(work.name, work.planned.step)
+
+    def _order(self, work: Work) -> Order:
+        planned = work.planned
+        parents = []
+        for path, parent in dependencies(planned.step):
+            source = self._works[self._names(parent)]
+            parents.append(ParentKey(path, source.step_name, source.fingerprint))
+        attempt = f"{self._run}-{work.name_in_ids}-{work.attempts}"
+        assert work.lease is not None
+        return Order(
+            identity=Identity(self._store.url, self._run, work.name, work.step_name, work.fingerprint, attempt),
+            step=pack(planned.step, where=f"step {work.name}"),
+            recipe=planned.recipe.fingerprint,
+            parents=tuple(parents),
+            pins=planned.pins,
+            resources=planned.step.placed.resources,
+            epoch=work.lease.epoch,
+            producer=self._producer,
+        )
+
+    def _settle(self, ended: Ended) -> None:
+        """Take in the end of an attempt: done, another try, or failed."""
+        work = self._in_flight.pop(ended.attempt)
+        work.seconds += self._clock() - work.began
+        work.report = ended.report
+        manifest = None
+        if ended.report is None or ended.report.failure is None:
+            # A worker that was lost may have committed before: a success is never turned into a failure.
+            manifest = self._hits([(work.step_name, work.fingerprint)]).get(work.fingerprint)
+        if manifest is not None:
+            self._release(work)
+            self._complete(work, manifest, "done")
+            return
+        failure = ended.report.failure if ended.report and ended.report.failure else _without_report(work, ended)
+        if ended.report is None:
+            self._emit(work, "exit", attempt=ended.attempt, cause=str(failure.cause), message=failure.message)
+        if work.budget.allows(failure.cause):
+            work.budget = work.budget.after(failure.cause)
+            work.state = "waiting"
+            self._emit(work, "state", state="waiting", detail=f"{failure.message}; trying again")
+            self._later.append((self._clock() + work.budget.delay, work))
+        else:
+            self._fail(work, failure)
+
+    def _complete(self, work: Work, manifest: Manifest, state: Literal["cached", "done"]) -> None:
+        work.manifest = manifest
+        self._move(work, state)
+        for child in work.children:
+            child.unmet -= 1
+            if not child.unmet and not child.ended:
+                self._resolvable.append(child)
+
+    def _fail(self, work: Work, failure: Failure) -> None:
+        """Record a failure; everything downstream is blocked, every other branch goes on."""
+        self._release(work)
+        work.failure = failure
+        self._move(work, "failed", detail=failure.message)
+        blocked = deque(work.children)
+        while blocked:
+            child = blocked.popleft()
+            if not child.ended:
+                self._move(child, "blocked", detail=f"needs {work.name}")
+                blocked.extend(child.children)
+
+    def _wind_up(self) -> None:
+        """Leave nothing behind: stop what runs, give every lease back. Once all has ended, this does nothing."""
+        if self._in_flight:
+            self._backend.stop()
+        for work in self._works.values():
+            if not work.ended:
+                self._release(work)
+                self._move(work, "stopped")
+        if self._started:
+            self._heartbeat.stop()
+
+    def _release(self, work: Work) -> None:
+        if work.lease is not None:
+            self._leases.release(work.lease)
+            work.lease = None
+
+    def _move(self, work: Work, state: State, **detail: str) -> None:
+        work.state = state
+        self._emit(work, "state", state=state, **detail)
+
+    def _emit(self, work: Work, kind: str, **fields: Any) -> None:  # Any: JSON of the event
+        known = {"fingerprint": work.recipe.fingerprint} if work.recipe else {}
+        self._events.emit(kind, step=work.step_name, name=work.name, **known, **fields)

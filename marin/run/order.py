@@ -1,0 +1,129 @@
+"""Orders and reports: the small values that cross between driver, workers and ranks.
+
+Invariant: only URLs, digests, small JSON and pickles by module reference cross; no data, no code by value. Pickles
+live for one message and are never stored.
+"""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from marin.base.errors import ConfigurationError
+from marin.base.json import Json
+from marin.graph.files import FileRef, Shard
+from marin.graph.resources import Resources
+from marin.run.failure import Failure
+from marin.run.retry import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class ParentKey:
+    """Where a parent's artifact is found: the field that holds it, its step name and fingerprint."""
+
+    path: str
+    step_name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which attempt of which step in which run and store; every event and record carries it."""
+
+    store: str
+    run: str
+    name: str
+    step_name: str
+    fingerprint: str
+    attempt: str
+
+    @property
+    def event_fields(self) -> dict[str, str]:
+        """What each event of this attempt says besides its own fields."""
+        return {"step": self.step_name, "name": self.name, "fingerprint": self.fingerprint, "attempt": self.attempt}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """All that a worker needs to make one attempt of one step."""
+
+    identity: Identity
+    step: bytes
+    recipe: str
+    """The recipe fingerprint, for the manifest."""
+    parents: tuple[ParentKey, ...]
+    pins: tuple[FileRef, ...]
+    resources: Resources
+    epoch: int
+    producer: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How an attempt ended: committed (`failure` is None) or failed."""
+
+    attempt: str
+    failure: Failure | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    shards: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardGroup:
+    """Shards that one worker runs one after the other, each committed on its own."""
+
+    identity: Identity
+    call: bytes
+    """Pickle of (step class, function, configuration)."""
+    shards: tuple[tuple[str, Shard], ...]
+    """(shard fingerprint, input shard)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What came of one shard: the committed shard, or a failure."""
+
+    fingerprint: str
+    shard: Shard | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """What came of a group; `cause` is set when its worker was lost, and `shards` are then empty."""
+
+    shards: tuple[ShardReport, ...] = ()
+    printed: str = ""
+    cause: Cause | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GangOrder:
+    """All that a gang needs: what its members call, how many they are, and where they log."""
+
+    identity: Identity
+    call: bytes
+    """Pickle of (function, rendezvous, configuration)."""
+    num_ranks: int
+    resources: Resources
+    folder: str
+    """URL of the attempt's folder, for `rank-N.log`."""
+    checkpoints: str
+
+
+def pack(value: object, *, where: str) -> bytes:
+    """Return the pickle of a call; raises ConfigurationError for a function that no worker could import."""
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"cannot be sent to a worker: {error}",
+            where=where,
+            hint="use functions and classes at the top of an importable module; no lambda, no local function",
+        ) from error
+
+
+def unpack(data: bytes) -> Any:  # Any: whatever this run itself packed
+    """Return what `pack` packed."""
+    return pickle.loads(data)

@@ -1,0 +1,47 @@
+"""Who makes an artifact: user, host, commit and versions, for manifests and run records; never part of a key."""
+
+import getpass
+import importlib.metadata
+import platform
+import socket
+import subprocess
+
+from marin.base.json import Json
+
+DISTRIBUTIONS = ("marin", "ray", "torch", "numpy", "pyarrow", "tokenizers")
+GIT_SECONDS = 5.0
+
+
+def producer() -> dict[str, Json]:
+    """Return user, host, git commit (None outside a repository), whether the tree was dirty, and versions."""
+    commit = _git("rev-parse", "HEAD")
+    versions: dict[str, Json] = {"python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "user": _user(),
+        "host": socket.gethostname(),
+        "commit": commit,
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")) if commit else False,
+        "versions": versions,
+    }
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose uid has no name
+        return "unknown"
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=GIT_SECONDS, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,54 @@
+"""What a run came to: one record a step, in plan order, and its JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from marin.base.json import Json
+
+State = Literal["cached", "waiting", "running", "done", "failed", "blocked", "stopped"]
+RunState = Literal["running", "done", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step of a run: how it stands and what it made."""
+
+    name: str
+    step: str
+    state: State
+    fingerprint: str | None = None
+    digest: str | None = None
+    artifact: str | None = None
+    """URL of the folder that holds the manifest."""
+    attempts: int = 0
+    seconds: float = 0.0
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """`total`, `reused`, `computed`, over all maps of the step."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: Mapping[str, Json] | None = None
+    """`type`, `message`, `where`, `hint`."""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the object that `marin run --json` shows."""
+        return {**vars(self), "shards": {"total": 0, "reused": 0, "computed": 0, **self.shards}}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run: its state is `done` only when every step is cached or done."""
+
+    run: str
+    state: RunState
+    store: str
+    steps: tuple[StepResult, ...]
+
+    def step(self, name: str) -> StepResult:
+        """Return the step called `name` in this run."""
+        return next(step for step in self.steps if step.name == name)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the object that `marin run --json` shows."""
+        return {"schema": 1, "run": self.run, "state": self.state, "store": self.store} | {
+            "steps": [step.to_json() for step in self.steps]
+        }

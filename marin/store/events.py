@@ -1,0 +1,118 @@
+"""Events: append-only JSON lines of a run, written by whoever does the work, read by every screen.
+
+Object stores cannot append, so each writer flushes numbered objects, `events/<writer>-<number>.jsonl`. Losing an
+event never loses work: the store's manifests are the truth.
+"""
+
+import json
+import logging
+import math
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+from marin import fs
+from marin.base.errors import StoreError
+from marin.base.json import dumps
+from marin.store import layout
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 1.0
+
+Event = dict[str, Any]  # Any: JSON
+
+
+class EventWriter:
+    """Buffers events and flushes them every `interval` seconds from a thread of its own."""
+
+    def __init__(self, store_url: str, run: str, writer: str, *, interval: float = FLUSH_SECONDS) -> None:
+        self._folder = fs.join(layout.run_folder(store_url, run), "events")
+        self._writer = writer
+        self._interval = interval
+        self._lines: list[str] = []
+        self._number = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def emit(self, kind: str, **fields: Any) -> None:  # Any: JSON
+        """Add an event; it is stored within the interval."""
+        event = {"time": datetime.now(UTC).isoformat(timespec="microseconds"), "kind": kind, **fields}
+        with self._lock:
+            self._lines.append(_line(event))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._flush_on, name="events", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Flush what is left and stop."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+        self._flush()
+
+    def _flush_on(self) -> None:
+        self._flush()
+        while not self._ended.wait(self._interval):
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, []
+            if not lines:
+                return
+            self._number += 1
+            url = fs.join(self._folder, f"{self._writer}-{self._number:06d}.jsonl")
+        try:
+            fs.replace(url, "".join(lines).encode())
+        except StoreError as error:
+            log.warning("events could not be stored (%s); trying again", error)
+            with self._lock:
+                self._lines = lines + self._lines
+
+
+class EventReader:
+    """Reads a run's events as they appear."""
+
+    def __init__(self, store_url: str, run: str) -> None:
+        self._folder = fs.join(layout.run_folder(store_url, run), "events")
+        self._read: set[str] = set()
+
+    def poll(self) -> list[Event]:
+        """Return the events that are new since the last call, by time."""
+        events: list[Event] = []
+        for name in fs.list_folder(self._folder):
+            if name in self._read or not name.endswith(".jsonl") or name.startswith("."):
+                continue
+            self._read.add(name)
+            events.extend(_parsed(fs.read(fs.join(self._folder, name)), name))
+        return sorted(events, key=lambda event: str(event.get("time", "")))
+
+
+def _line(event: Event) -> str:
+    try:
+        return dumps(event) + "\n"
+    except ValueError:  # nan and infinity are no JSON; a diverged loss must still be seen
+        return dumps(_spelled_out(event)) + "\n"
+
+
+def _spelled_out(value: Any) -> Any:  # Any: JSON with nan
+    if isinstance(value, dict):
+        return {key: _spelled_out(member) for key, member in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _parsed(data: bytes, name: str) -> list[Event]:
+    events = []
+    for line in data.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            log.warning("a line of %s is torn; it is passed over", name)
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events

@@ -1,0 +1,113 @@
+"""Configuration of a training run: what decides the science has no default. No torch here.
+
+Invariant: nothing that merely says where or how fast (`Placement` fields) can change what is learnt, beyond the
+rounding of sums. Schedules are factors between 0 and 1 of the optimiser's learning rates.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from marin.base.config import Config, Placement
+from marin.base.errors import ConfigurationError
+from marin.model.config import Decoder
+
+
+class AdamW(Config):
+    """AdamW (arXiv:1711.05101): decay for matrices, none for norms and biases."""
+
+    kind: Literal["adamw"] = "adamw"
+    lr: float = Field(gt=0, allow_inf_nan=False)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+
+
+class Muon(Config):
+    """Muon for the layers' matrices (orthogonalised momentum), AdamW for embeddings, output layer, norms, biases.
+
+    Updates are scaled to AdamW's usual size (arXiv:2502.16982, section 2.2), so that learning rates compare.
+    """
+
+    kind: Literal["muon"] = "muon"
+    lr: float = Field(gt=0, allow_inf_nan=False)
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    weight_decay: float = Field(default=0.1, ge=0)
+    others: AdamW
+    """For every parameter that is no matrix inside a layer."""
+
+
+class Constant(Config):
+    """Full learning rate after a linear warm-up."""
+
+    kind: Literal["constant"] = "constant"
+    warmup_steps: int = Field(default=0, ge=0)
+
+
+class Cosine(Config):
+    """Linear warm-up, then half a cosine down to `final` at the last step."""
+
+    kind: Literal["cosine"] = "cosine"
+    warmup_steps: int = Field(default=0, ge=0)
+    final: float = Field(default=0.1, ge=0, le=1)
+    """Fraction of the learning rate that is left at the end."""
+
+
+class WarmupStableDecay(Config):
+    """Linear warm-up, full learning rate, then a linear decay over the last part (WSD, arXiv:2404.06395)."""
+
+    kind: Literal["wsd"] = "wsd"
+    warmup_steps: int = Field(default=0, ge=0)
+    decay: float = Field(default=0.2, ge=0, le=1)
+    """Fraction of all steps that the decay takes."""
+    final: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of the learning rate that is left at the end."""
+
+
+Optimizer = Annotated[AdamW | Muon, Field(discriminator="kind")]
+Schedule = Annotated[Constant | Cosine | WarmupStableDecay, Field(discriminator="kind")]
+
+
+class TrainConfig(Config):
+    """One training run; the data give vocabulary and context where the model leaves them open."""
+
+    model: Decoder
+    optimizer: Optimizer
+    schedule: Schedule
+    tokens: int = Field(ge=1)
+    """Length of the run in tokens, rounded up to whole steps."""
+    batch: int = Field(ge=1)
+    """Sequences of one step, over all ranks."""
+    seed: int = Field(ge=0)
+    """Of the initial weights and of the order of data after the first epoch."""
+    clip: float | None = Field(default=1.0, gt=0)
+    """Largest norm of the whole gradient; None leaves it as it is."""
+    micro_batch: Placement[int | None] = Field(default=None, ge=1)
+    """Sequences that a rank computes at once; all of its share by default."""
+    checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
+    """Time between checkpoints."""
+    checkpoint_steps: Placement[int | None] = Field(default=None, ge=1)
+    """Steps between checkpoints, instead of time."""
+    log_every: Placement[int] = Field(default=10, ge=1)
+    """Steps between metrics."""
+
+    @model_validator(mode="after")
+    def _check_warmup(self) -> "TrainConfig":
+        if self.model.context is not None and self.schedule.warmup_steps >= self.num_steps(self.model.context):
+            raise warmup_error(self, self.model.context)
+        return self
+
+    def num_steps(self, context: int) -> int:
+        """Return the steps of the run for sequences of `context` tokens."""
+        return -(-self.tokens // (self.batch * context))
+
+
+def warmup_error(config: TrainConfig, context: int) -> ConfigurationError:
+    """Return the complaint that the warm-up is as long as the run."""
+    steps = config.num_steps(context)
+    return ConfigurationError(
+        f"the warm-up takes {config.schedule.warmup_steps} steps, the whole run only {steps}",
+        where="TrainConfig.schedule.warmup_steps",
+        hint=f"warm up for fewer than {steps} steps, or train on more `tokens`",
+    )

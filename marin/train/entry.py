@@ -1,0 +1,103 @@
+"""Where a gang enters training: one function for a rank, one for the meeting point, two for the results.
+
+`train_rank` checks everything that can be checked before a rank waits for another or touches a device for long.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from marin.base.errors import ConfigurationError, Interrupted
+from marin.base.json import Json
+from marin.data.loader import SequenceData
+from marin.graph.artifact import Sequences
+from marin.graph.context import Member
+from marin.graph.files import FileRef, Output
+from marin.train.checkpoint import Checkpoints
+from marin.train.config import TrainConfig, warmup_error
+from marin.train.feed import SequenceSource
+from marin.train.loop import Loop, Outcome
+from marin.train.ranks import OpenRendezvous, device_of, join, open_rendezvous
+from marin.train.record import write_result
+from marin.train.state import TrainingState
+
+__all__ = ["OpenRendezvous", "files_of", "open_rendezvous", "record_of", "resolved", "train_rank", "train_source"]
+
+
+def train_rank(
+    member: Member, *, config: TrainConfig, data: Sequences, checkpoints: str, output: Output
+) -> dict[str, Json]:
+    """Train as one rank of a gang, from the newest checkpoint if there is one; rank 0 writes the result.
+
+    Returns `{"files": [...], "record": {...}}` from rank 0, or `{"stopped": step}` after a stop that was asked for.
+    """
+    ready = resolved(config, data, world_size=member.world_size)
+    assert ready.model.context is not None
+    source = SequenceData(data.shards, ready.model.context)
+    result = train_source(
+        member, config=ready, source=source, checkpoints=checkpoints, output=output, eos_id=data.meta.get("eos_id")
+    )
+    if member.rank == 0 and "stopped" not in result:
+        copied = [file for file in data.contents.files if file.path == "tokenizer.json"]
+        for file in copied:
+            output.write(file.path, data.contents.reader.read(file))
+        result["files"] = [asdict(file) for file in output.files]
+    return result
+
+
+def train_source(
+    member: Member,
+    *,
+    config: TrainConfig,
+    source: SequenceSource,
+    checkpoints: str,
+    output: Output,
+    eos_id: int | None = None,
+) -> dict[str, Json]:
+    """Train on any numbered sequences; `config` must be resolved. Returns what `train_rank` returns."""
+    device = device_of(member)
+    ranks = join(member, device)
+    state = TrainingState(config, source, device)
+    loop = Loop(state, source, Checkpoints(checkpoints), member=member, ranks=ranks)
+    loop.resume()
+    outcome = loop.run()
+    ranks.close()
+    if outcome is Outcome.STOPPED:
+        return {"stopped": state.step}
+    if member.rank != 0:
+        return {"files": [], "record": {}}
+    member.beat("write", state.step)
+    summary = write_result(state, output, eos_id=eos_id)
+    return {"files": [asdict(file) for file in output.files], "record": summary}
+
+
+def resolved(config: TrainConfig, data: Sequences, *, world_size: int) -> TrainConfig:
+    """Return the configuration with what the data decide filled in; raises ConfigurationError if they disagree."""
+    context = data.meta["context"]
+    model = config.model.with_data(vocab_size=data.meta["vocab_size"], context=context)
+    if config.batch < world_size:
+        raise ConfigurationError(
+            f"a batch of {config.batch} sequences cannot feed {world_size} ranks",
+            where="TrainConfig.batch",
+            hint=f"give `batch` at least {world_size}, or use fewer ranks",
+        )
+    if config.schedule.warmup_steps >= config.num_steps(context):
+        raise warmup_error(config, context)
+    return config.model_copy(update={"model": model})
+
+
+def files_of(results: Sequence[Any]) -> list[FileRef]:  # Any: the JSON of `train_rank`
+    """Return the files that the ranks of a gang wrote, to be adopted; raises Interrupted after a stop."""
+    for result in results:
+        if "stopped" in result:
+            raise Interrupted(
+                f"training stopped at step {result['stopped']}, after a checkpoint",
+                hint="run the same command again to continue there",
+            )
+    return [FileRef(**file) for result in results for file in result["files"]]
+
+
+def record_of(results: Sequence[Any]) -> dict[str, Json]:  # Any: the JSON of `train_rank`
+    """Return the summary that rank 0 gave: steps, tokens, parameters, loss."""
+    record: dict[str, Json] = results[0]["record"]
+    return record

@@ -1,0 +1,147 @@
+"""Optimisers over named parameters: AdamW, and Muon for the layers' matrices.
+
+Invariant: state is addressed by parameter name, never by position, and is complete: an optimiser that loads what
+another saved continues bit by bit. No step synchronises with the host.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from marin.base.errors import CheckpointError
+from marin.train.config import AdamW, Muon
+
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the quintic iteration, from https://kellerjordan.github.io/posts/muon."""
+
+
+class ParameterUpdate:
+    """Updates all parameters of a model from their `.grad`."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], config: AdamW | Muon) -> None:
+        if isinstance(config, Muon):
+            hidden = {name: p for name, p in parameters.items() if is_hidden_matrix(name, p)}
+            self._muon: _MuonPart | None = _MuonPart(hidden, config)
+            self._adam = _AdamPart({name: p for name, p in parameters.items() if name not in hidden}, config.others)
+        else:
+            self._muon, self._adam = None, _AdamPart(parameters, config)
+
+    def step(self, factor: float) -> None:
+        """Apply one update with `factor` of the learning rates."""
+        if self._muon is not None:
+            self._muon.step(factor)
+        self._adam.step(factor)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state by name, such as `momentum.model.layers.0.mlp.up_proj.weight`; shares memory."""
+        return {**(self._muon.state() if self._muon else {}), **self._adam.state()}
+
+    def load(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Take over a state saved after `steps` updates; raises CheckpointError unless names and shapes agree."""
+        own = self.state()
+        if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
+            missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+            raise CheckpointError(
+                f"the optimiser's state is of another model or optimiser (missing {missing[:3]}, extra {extra[:3]})",
+                hint="resume with the configuration that wrote it, or use another checkpoints folder",
+            )
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+        self._adam.count(steps)
+
+
+def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
+    """Return whether this is a matrix inside a layer, by its Hugging Face name."""
+    return parameter.ndim == 2 and ".layers." in name
+
+
+class _AdamPart:
+    def __init__(self, parameters: Mapping[str, Tensor], config: AdamW) -> None:
+        self._parameters = dict(parameters)
+        self._lr = config.lr
+        matrices = [p for p in parameters.values() if p.ndim > 1]
+        vectors = [p for p in parameters.values() if p.ndim <= 1]
+        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        self._torch = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            fused=True,
+        )
+        for parameter in self._parameters.values():
+            self._torch.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    def step(self, factor: float) -> None:
+        for group in self._torch.param_groups:
+            group["lr"] = self._lr * factor
+        self._torch.step()
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"{key}.{name}": self._torch.state[parameter][key]
+            for key in ("exp_avg", "exp_avg_sq")
+            for name, parameter in self._parameters.items()
+        }
+
+    def count(self, steps: int) -> None:
+        for parameter in self._parameters.values():
+            self._torch.state[parameter]["step"].fill_(steps)
+
+
+class _MuonPart:
+    """Matrices of one shape are stacked and orthogonalised together: few large products instead of many small."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], config: Muon) -> None:
+        self._config = config
+        shapes: dict[torch.Size, list[str]] = {}
+        for name, parameter in parameters.items():
+            shapes.setdefault(parameter.shape, []).append(name)
+        self._stacks = [_Stack(names, [parameters[name] for name in names]) for names in shapes.values()]
+
+    @torch.no_grad()
+    def step(self, factor: float) -> None:
+        lr = self._config.lr * factor
+        for stack in self._stacks:
+            gradient = torch.stack([p.grad for p in stack.parameters if p.grad is not None])
+            stack.momentum.lerp_(gradient, 1 - self._config.momentum)
+            update = orthogonalised(gradient.lerp_(stack.momentum, self._config.momentum))
+            scale = 0.2 * max(update.shape[-2:]) ** 0.5
+            for parameter, change in zip(stack.parameters, update.unbind(), strict=True):
+                parameter.mul_(1 - lr * self._config.weight_decay).add_(change, alpha=-lr * scale)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"momentum.{name}": stack.momentum[index]
+            for stack in self._stacks
+            for index, name in enumerate(stack.names)
+        }
+
+
+class _Stack:
+    def __init__(self, names: list[str], parameters: list[Tensor]) -> None:
+        self.names = names
+        self.parameters = parameters
+        self.momentum = torch.zeros((len(names), *parameters[0].shape), device=parameters[0].device)
+
+
+def orthogonalised(matrices: Tensor) -> Tensor:
+    """Return the nearest orthogonal matrix to each of `[n, rows, columns]`, roughly, by five Newton-Schulz steps.
+
+    Singular values land between 0.7 and 1.2, which is enough (same source as the coefficients). Computed in
+    fp32 on CPU and in bf16 on CUDA; returned in fp32.
+    """
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    wide = x.shape[-2] <= x.shape[-1]
+    x = x if wide else x.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    a, b, c = _NEWTON_SCHULZ
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x if wide else x.mT).float()

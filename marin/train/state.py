@@ -1,0 +1,112 @@
+"""Everything that a training run is at one moment, as tensors and JSON.
+
+Invariant: a state that was saved and restored continues bit by bit. The only cursor is the step, since the order of
+data is a pure function of it; whatever else the data's order depends on is saved beside it and compared.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marin.base.config import PlacementMark
+from marin.base.errors import CheckpointError
+from marin.base.json import Json
+from marin.model.decoder import LanguageModel
+from marin.model.hub import load_weights
+from marin.model.init import build, initialise
+from marin.train.config import TrainConfig
+from marin.train.feed import SequenceSource
+from marin.train.gradients import Gradients
+from marin.train.optimizer import ParameterUpdate
+from marin.train.order import VERSION, mix_audit
+
+
+class TrainingState:
+    """Model, optimiser, cursor and the curves so far; starts at step 0 with weights made from the seed."""
+
+    def __init__(self, config: TrainConfig, source: SequenceSource, device: torch.device) -> None:
+        assert config.model.context is not None
+        self.config = config
+        self.device = device
+        self.num_steps = config.num_steps(config.model.context)
+        self.step = 0
+        self.tokens = 0
+        """Target tokens so far."""
+        self.audit = 0
+        """Running hash of every sample of every step."""
+        self.model: LanguageModel = build(config.model, device)
+        initialise(self.model, config.seed)
+        self.gradients = Gradients(self.model.parameters())
+        self.update = ParameterUpdate(dict(self.model.named_parameters()), config.optimizer)
+        self.losses = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
+        self.norms = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
+        self._order: dict[str, Json] = {
+            "dataset": source.digest,
+            "sequences": len(source),
+            "context": config.model.context,
+            "batch": config.batch,
+            "seed": config.seed,
+            "order_version": VERSION,
+        }
+
+    def advance(self, *, num_targets: int, audit: int) -> None:
+        """Move the cursor past one step."""
+        self.audit = mix_audit(self.audit, audit)
+        self.tokens += num_targets
+        self.step += 1
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Return all tensors by file and name; they share memory with the state."""
+        curves = {"curve.loss": self.losses, "curve.grad_norm": self.norms}
+        return {"model": dict(self.model.named_parameters()), "optimizer": {**self.update.state(), **curves}}
+
+    def record(self) -> dict[str, Json]:
+        """Return the JSON part: cursor, what the order depends on, configuration, versions."""
+        return {
+            "step": self.step,
+            "position": self.step * self.config.batch,
+            "tokens": self.tokens,
+            "audit": f"{self.audit:016x}",
+            "order": self._order,
+            "config": science(self.config),
+            "versions": {"torch": str(torch.__version__)},
+        }
+
+    def restore(self, tensors: Mapping[str, Mapping[str, Tensor]], record: Mapping[str, Any], *, where: str) -> None:
+        """Become what was saved; raises CheckpointError naming the first difference if that was another run."""
+        compare(record["order"], self._order, where=where, what="data")
+        compare(record["config"], science(self.config), where=where, what="configuration")
+        load_weights(self.model, tensors["model"])
+        rest = dict(tensors["optimizer"])
+        with torch.no_grad():
+            self.losses.copy_(rest.pop("curve.loss"))
+            self.norms.copy_(rest.pop("curve.grad_norm"))
+        self.step, self.tokens, self.audit = record["step"], record["tokens"], int(record["audit"], 16)
+        self.update.load(rest, self.step)
+
+
+def science(config: TrainConfig) -> dict[str, Json]:
+    """Return the configuration without what merely says where and how fast."""
+    placement = {
+        name
+        for name, field in TrainConfig.model_fields.items()
+        if any(isinstance(mark, PlacementMark) for mark in field.metadata)
+    }
+    kept: dict[str, Json] = config.model_dump(mode="json", exclude=placement)
+    return kept
+
+
+def compare(saved: Mapping[str, Any], own: Mapping[str, Any], *, where: str, what: str, path: str = "") -> None:
+    """Raise CheckpointError with both values at the first path where two JSON records differ."""
+    for name in sorted(saved.keys() | own.keys()):
+        before, now = saved.get(name), own.get(name)
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            compare(before, now, where=where, what=what, path=f"{path}{name}.")
+        elif before != now:
+            raise CheckpointError(
+                f"the checkpoint was written with other {what}: `{path}{name}` was {before!r}, now it is {now!r}",
+                where=where,
+                hint=f"put `{path}{name}` back, or use another checkpoints folder",
+            )
