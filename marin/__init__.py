@@ -1,3 +1,45 @@
-"""marin: a framework for foundation-model research."""
+"""marin: a framework for foundation-model research.
+
+Pipelines of typed, content-hashed steps, run on Ray, stored wherever fsspec reaches. This is the public face:
+importing it imports neither torch nor ray nor pyarrow.
+"""
+
+from marin.base.config import Config, ElideIf, Placement, Several, Was
+from marin.base.errors import MarinError
+from marin.graph.artifact import (
+    Artifact,
+    Checkpoint,
+    Documents,
+    Folder,
+    ModelFolder,
+    Scores,
+    Sequences,
+    Table,
+    Tokenizer,
+    Tokens,
+    Value,
+)
+from marin.graph.context import Context
+from marin.graph.files import FileRef, Output, Shard
+from marin.graph.pipeline import Pipeline, pipeline
+from marin.graph.resources import Resources
+from marin.graph.step import Step
+from marin.model.config import Decoder
+from marin.run.api import load, plan, run
+from marin.steps import (
+    CompressionBaseline,
+    Evaluate,
+    Export,
+    Files,
+    Generate,
+    Pick,
+    Records,
+    Shuffle,
+    Split,
+    Tokenize,
+    Train,
+    TrainTokenizer,
+)
+from marin.train.config import AdamW, Constant, Cosine, Muon, WarmupStableDecay
 
 __version__ = "0.1.0"

@@ -6,24 +6,201 @@ Invariant: importing this module imports neither Ray nor torch; the Ray backend 
 import os
 import sys
 import sysconfig
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
-from marin import fs
-from marin.base.errors import ConfigurationError, Interrupted, StepError
+from marin.base.errors import ConfigurationError, Interrupted, StepError, StoreError
+from marin.base.json import Json
 from marin.base.lazy import resolve
 from marin.graph.artifact import Artifact
-from marin.graph.plan import Plan
+from marin.graph.plan import Plan, make_plan, order
 from marin.graph.step import Step
 from marin.run.backend import Backend
 from marin.run.engine import Engine
-from marin.run.planner import plan_steps
-from marin.run.producer import producer
+from marin.run.planner import StoreCatalogue, pins
+from marin.run.producer import this_producer
 from marin.run.result import RunResult
-from marin.store import EventWriter, Heartbeat, Leases, Store
+from marin.store import EventWriter, Heartbeat, Leases, Store, new_run_id
 
 A = TypeVar("A", bound=Artifact)
 
 BackendName = Literal["ray", "inline"]
+BACKENDS = {"ray": "marin.run.backends.ray:RayBackend", "inline": "marin.run.backends.inline:InlineBackend"}
+QUIET_RAY = {
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints worker deaths on the driver's standard output; marin reports them
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about tasks without GPUs
+}
+
+
+@overload
+def run(
+    target: Step[A],
+    *,
+    store: str | os.PathLike[str] = ...,
+    backend: BackendName | Backend = ...,
+    address: str | None = ...,
+) -> A: ...
+
+
+@overload
+def run(
+    target: Sequence[Step[Any]],
+    *,
+    store: str | os.PathLike[str] = ...,
+    backend: BackendName | Backend = ...,
+    address: str | None = ...,
+) -> list[Artifact]: ...
+
+
+def run(
+    target: Step[Any] | Sequence[Step[Any]],
+    *,
+    store: str | os.PathLike[str] = ".marin",
+    backend: BackendName | Backend = "ray",
+    address: str | None = None,
+) -> Artifact | list[Artifact]:
+    """Do what is missing and return the artifact of `target`, or a list for several steps.
+
+    Raises StepError with the first root cause when a step failed, and Interrupted after Ctrl-C.
+    """
+    steps = [target] if isinstance(target, Step) else list(target)
+    planned = plan(steps, store=store)
+    result = run_plan(planned, store=store, backend=backend, address=address)
+    raise_unless_done(result)
+    opened = Store.open(os.fspath(store), write=False)
+    artifacts = [_open(step, cast(str, result.step(_name(planned, step)).fingerprint), opened) for step in steps]
+    return artifacts[0] if isinstance(target, Step) else artifacts
+
+
+def load(step: Step[A], *, store: str | os.PathLike[str] = ".marin") -> A:
+    """Return the artifact of a step that has been run; StoreError when the store does not have it."""
+    planned = plan([step], store=store).steps[-1]
+    if planned.state != "cached" or planned.resolved is None:
+        raise StoreError(
+            f"the store has no result of {planned.name} yet",
+            where=os.fspath(store),
+            hint="marin.run(step) makes it; marin.plan([step]) says why it would run",
+        )
+    return cast(A, _open(step, planned.resolved.fingerprint, Store.open(os.fspath(store), write=False)))
+
+
+def plan(steps: Sequence[Step[Any]], *, store: str | os.PathLike[str] = ".marin") -> Plan:
+    """Return what a run would do, and why; writes nothing."""
+    return make_plan(steps, StoreCatalogue(Store.open(os.fspath(store), write=False)), pins)
+
+
+def run_plan(
+    planned: Plan,
+    *,
+    store: str | os.PathLike[str],
+    run: str | None = None,
+    backend: BackendName | Backend = "ray",
+    address: str | None = None,
+    labels: Mapping[str, Json] | None = None,
+) -> RunResult:
+    """Execute a plan and return what came of each step; raises for a cluster or store that does not answer.
+
+    `run` is the run's id (new by default), `labels` go into its record. A Backend object is left open for more runs.
+    """
+    opened = Store.open(os.fspath(store), write=True)
+    run = run or new_run_id()
+    producer = this_producer()
+    opened_here: list[Backend] = []
+
+    def backend_needed() -> Backend:
+        if not isinstance(backend, str):
+            return backend
+        opened_here.append(open_backend(backend, address))
+        return opened_here[0]
+
+    events = EventWriter(opened.url, run, "driver")
+    engine = Engine(
+        opened,
+        backend_needed,
+        run=run,
+        leases=Leases(opened, run, user=producer.user),
+        heartbeat=Heartbeat(opened, run),
+        events=events,
+        producer=producer,
+        code_folders=code_folders(),
+    )
+    record: dict[str, Json] = {
+        **(labels or {}),
+        "run": run,
+        "state": "running",
+        "store": opened.url,
+        "user": producer.user,
+        "host": producer.host,
+        "commit": producer.commit,
+        "pid": os.getpid(),
+        "started": _now(),
+        "steps": [{"name": step.name, "step": step.step.step_name(), "state": "waiting"} for step in planned.steps],
+    }
+    opened.write_run(run, record)
+    record["state"] = "failed"  # until the engine says otherwise
+    try:
+        events.emit("run", state="running")
+        result = engine.run(planned)
+        record |= result.to_json()
+        return result
+    finally:
+        events.emit("run", state=record["state"])
+        opened.write_run(run, {**record, "finished": _now()})
+        events.close()
+        for started in opened_here:
+            started.close()
+
+
+def raise_unless_done(result: RunResult) -> None:
+    """Raise what a run that is not done came to: the first root cause, or Interrupted."""
+    if result.state == "stopped":
+        raise Interrupted("the run was stopped", where=f"run {result.run}", hint="run it again to continue")
+    failed = [step for step in result.steps if step.state == "failed"]
+    if failed:
+        error = failed[0].error or {}
+        more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
+        what = f"step {failed[0].name} failed: {error.get('message')}{more}"
+        raise StepError(what, where=str(error.get("where", "")), hint=str(error.get("hint", "")))
+
+
+def open_backend(name: BackendName, address: str | None) -> Backend:
+    """Return a backend by name, importing it; nothing is started yet."""
+    if name not in BACKENDS:
+        raise ConfigurationError(f"there is no backend {name!r}", hint="use `ray` or `inline`")
+    if name == "inline":
+        return cast(Backend, resolve(BACKENDS[name])())
+    for variable, value in QUIET_RAY.items():  # read by Ray when it is imported
+        os.environ.setdefault(variable, value)
+    return cast(Backend, resolve(BACKENDS[name])(address))
+
+
+def code_folders() -> list[str]:
+    """Return the folders of first-party modules: what is importable here and belongs to no installation."""
+    installed = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
+    folders = [os.path.abspath(entry) for entry in sys.path]
+    return [
+        folder
+        for folder in dict.fromkeys(folders)
+        if os.path.isdir(folder) and not any(f"{folder}/".startswith(f"{root}/") for root in installed)
+    ]
+
+
+def _name(planned: Plan, step: Step[Any]) -> str:
+    """Return the name of a wanted step; one whose equal stands in the plan in its place is found by its recipe."""
+    same = [each.name for each in planned.steps if each.step is step]
+    if same:
+        return same[0]
+    recipe = order([step], pins)[-1].recipe.fingerprint
+    return next(each.name for each in planned.steps if each.recipe.fingerprint == recipe)
+
+
+def _open(step: Step[Any], fingerprint: str, store: Store) -> Artifact:
+    found = store.find([(step.step_name(), fingerprint)])
+    return step.artifact_type().open(store.contents(found[fingerprint]))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

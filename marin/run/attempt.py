@@ -4,6 +4,7 @@ Invariant: whatever a step raises becomes a `Report`; the worker commits, so a d
 to run code that differs from the plan's.
 """
 
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -24,10 +25,11 @@ from marin.run.log import copied, redirected
 from marin.run.order import Order, Report, unpack
 from marin.run.retry import Cause
 from marin.run.timelimit import StepTimeout, time_limit
-from marin.store import EventWriter, Manifest, Store
+from marin.store import EventWriter, Manifest, Store, output_digest, unplaced_contents
 
 Emit = Callable[..., None]
 EXIT_TIMEOUT = 70
+ARTIFACT_SCHEMA = 1
 
 
 def execute(order: Order, workers: Workers) -> Report:
@@ -67,8 +69,8 @@ def execute(order: Order, workers: Workers) -> Report:
 
 def write_result(folder: str, failure: Failure | None) -> None:
     """Leave how the attempt ended beside its log, for whoever finds the worker gone."""
-    record: dict[str, Json] = {"failure": failure and {**failure.error, "cause": str(failure.cause)}}
-    fs.replace(fs.join(folder, "result.json"), dumps(record).encode())
+    record: dict[str, Json] | None = {**failure.error, "cause": str(failure.cause)} if failure else None
+    fs.replace(fs.join(folder, "result.json"), dumps({"failure": record}).encode())
 
 
 def _compute(order: Order, store: Store, workers: Workers, emit: Emit, log: Callable[[str], None]) -> Report:
@@ -121,3 +123,29 @@ def _check_type(order: Order, step: Step[Any], artifact: object) -> None:
             where=f"step {order.identity.name}",
             hint=f"end with `return {declared.__name__}.write(ctx.output, ...)`",
         )
+
+
+def _manifest(order: Order, store: Store, artifact: Artifact, started: datetime, context: RunContext) -> Manifest:
+    finished = datetime.now(UTC)
+    identity, declared = order.identity, type(artifact)
+    contents = unplaced_contents(store, artifact.contents)
+    return Manifest(
+        fingerprint=identity.fingerprint,
+        step=identity.step_name,
+        artifact=declared.type_name(),
+        artifact_schema=ARTIFACT_SCHEMA,
+        files=contents.files,
+        shards=contents.shards,
+        meta=contents.meta,
+        digest=output_digest(declared.type_name(), ARTIFACT_SCHEMA, contents),
+        attempt=identity.attempt,
+        epoch=order.epoch,
+        run=identity.run,
+        producer=replace(order.producer, host=socket.gethostname()),
+        started=started.isoformat(timespec="seconds"),
+        finished=finished.isoformat(timespec="seconds"),
+        seconds=round((finished - started).total_seconds(), 3),
+        resources=order.resources.model_dump(),
+        metrics={name: value for name, value in context.metrics.items() if math.isfinite(value)},
+        recipe=order.recipe,
+    )

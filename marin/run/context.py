@@ -96,9 +96,7 @@ class RunContext:
         finally:
             self.shard_counts.update(work.counts)
 
-    def gang(
-        self, fn: Callable[..., Json], /, *, rendezvous: Callable[[], Rendezvous], **config: object
-    ) -> list[Json]:
+    def gang(self, fn: Callable[..., Json], /, *, rendezvous: Callable[[], Rendezvous], **config: object) -> list[Json]:
         """Run `fn` on all ranks, re-forming the gang after losses."""
         identity = self._order.identity
         order = GangOrder(

@@ -2,28 +2,26 @@
 
 Invariant: what is committed is never run again, and nothing is started before all its parents are committed. The
 resolved fingerprint of a step is computed at that moment, from its parents' output digests (early cutoff). It imports
-neither Ray nor torch; when everything is cached no backend is started.
+neither Ray nor torch; when everything is cached no backend is opened.
 """
 
-import pickle
+import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from marin import fs
 from marin.base.errors import StoreError
-from marin.base.json import Json
-from marin.graph.plan import Plan
-from marin.graph.recipe import recipe_of
-from marin.graph.step import Step, dependencies
+from marin.graph.plan import Plan, resolve
+from marin.graph.step import dependencies
 from marin.run.backend import Backend, Ended
 from marin.run.failure import Failure, lost
-from marin.run.order import Identity, Order, ParentKey
-from marin.run.result import RunResult, RunState
+from marin.run.order import Identity, Order, ParentKey, pack
+from marin.run.result import RunResult, RunState, State, StepResult
 from marin.run.retry import Budget, Cause
-from marin.run.work import Work
-from marin.store import EventWriter, Heartbeat, Leases, Manifest, Store
+from marin.run.work import ENDED, Work
+from marin.store import EventWriter, Heartbeat, Holder, Lease, Leases, Manifest, Producer, Store
 
 BUSY_SECONDS = 1.0
 
@@ -34,19 +32,20 @@ class Engine:
     def __init__(
         self,
         store: Store,
-        backend: Backend,
+        backend: Callable[[], Backend],
         *,
         run: str,
         leases: Leases,
         heartbeat: Heartbeat,
         events: EventWriter,
-        producer: Mapping[str, Json],
+        producer: Producer,
         code_folders: Sequence[str],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
-        self._backend = backend
+        self._open_backend = backend
+        self._backend: Backend | None = None
         self._run = run
         self._leases = leases
         self._heartbeat = heartbeat
@@ -61,14 +60,15 @@ class Engine:
         self._startable: deque[Work] = deque()
         self._later: list[tuple[float, Work]] = []
         self._in_flight: dict[str, Work] = {}
-        self._started = False
+        self._open = 0
+        self._beating = False
 
     def run(self, plan: Plan) -> RunResult:
         """Take every step to its end. The first interrupt stops cleanly: nothing runs on, no lease is kept."""
         self._enlist(plan)
         state: RunState | None = None
         try:
-            while not all(work.ended for work in self._works.values()):
+            while self._open:
                 self._turn()
         except KeyboardInterrupt:
             state = "stopped"
@@ -77,12 +77,6 @@ class Engine:
         ended = {work.state for work in self._works.values()}
         state = state or ("done" if ended <= {"cached", "done"} else "failed")
         return RunResult(self._run, state, self._store.url, tuple(self._result(work) for work in self._works.values()))
-
-    def artifact(self, name: str) -> Any:  # Any: the step's own artifact type
-        """Return the committed artifact of a step that is cached or done."""
-        work = self._works[name]
-        assert work.manifest is not None
-        return work.planned.step.artifact_type().open(self._store.contents(work.manifest))
 
     def _enlist(self, plan: Plan) -> None:
         for planned in plan.steps:
@@ -93,6 +87,7 @@ class Engine:
                 self._works[parent].children.append(work)
             if not work.unmet:
                 self._resolvable.append(work)
+        self._open = len(self._works)
         resolved = [work.planned for work in self._works.values() if work.planned.resolved is not None]
         self._known = self._hits([(p.step.step_name(), p.resolved.fingerprint) for p in resolved if p.resolved])
 
@@ -109,15 +104,15 @@ class Engine:
         due = [work for at, work in self._later if at <= now]
         self._later = [(at, work) for at, work in self._later if at > now]
         self._startable.extend(due)
-        while self._startable and (not self._started or len(self._in_flight) < self._backend.width):
+        while self._startable and (self._backend is None or len(self._in_flight) < self._backend.width):
             self._start(self._startable.popleft())
-        if self._heartbeat.fenced:
+        if self._beating and self._heartbeat.fenced:
             raise StoreError(
                 "this run could not reach its store for a minute and has stopped, as another may take over",
                 where=self._store.url,
                 hint="run the same command again once the store answers; what was committed is kept",
             )
-        if self._in_flight:
+        if self._backend is not None and self._in_flight:
             for ended in self._backend.wait(BUSY_SECONDS if self._later else 5 * BUSY_SECONDS):
                 self._settle(ended)
         elif self._later and not self._resolvable and not self._startable:
@@ -130,9 +125,9 @@ class Engine:
         if planned.resolved is not None and all(parent.state == "cached" for parent in parents):
             work.recipe = planned.resolved
         else:
-            work.recipe = recipe_of(planned.step, self._digest_of(work), planned.pins)
-        if work.fingerprint not in self._known:
-            self._known.update(self._hits([(work.step_name, work.fingerprint)]) if planned.resolved is None else {})
+            digests = [parent.manifest.digest for parent in parents if parent.manifest is not None]
+            work.recipe = resolve(planned.step, digests, planned.pins)
+            self._known.update(self._hits([(work.step_name, work.fingerprint)]))
         if manifest := self._known.get(work.fingerprint):
             self._complete(work, manifest, "cached")
         else:
@@ -142,16 +137,19 @@ class Engine:
         """Take the lease and submit an attempt; wait politely while another run holds it."""
         if work.lease is None and not self._take_lease(work):
             return
-        self._ensure_backend()
+        backend = self._ensure_backend()
         work.attempts += 1
         work.began = self._clock()
         order = self._order(work)
         self._in_flight[order.identity.attempt] = work
         work.state = "running"
-        self._backend.submit(order, work.planned.step)
+        backend.submit(order, work.planned.step)
 
     def _take_lease(self, work: Work) -> bool:
         """Return whether the lease is ours and there is still something to do."""
+        if not self._beating:
+            self._heartbeat.start()
+            self._beating = True
         taken = self._leases.acquire(work.step_name, work.fingerprint)
         if isinstance(taken, Lease):
             work.lease = taken
@@ -167,23 +165,25 @@ class Engine:
             self._later.append((self._clock() + BUSY_SECONDS, work))
         return work.lease is not None
 
-    def _ensure_backend(self) -> None:
-        if self._started:
-            return
-        self._heartbeat.start()
-        self._backend.start(self._code_folders, self._run)
-        self._started = True
-        for work in self._works.values():
-            if not work.ended:
-                self._backend.check(work.name, work.planned.step)
+    def _ensure_backend(self) -> Backend:
+        """Return the backend; at its start, refuse at once whatever it can never place."""
+        if self._backend is None:
+            backend = self._open_backend()
+            backend.start(self._code_folders, self._run)
+            self._backend = backend
+            for work in self._works.values():
+                if not work.ended:
+                    backend.check(work.name, work.planned.step)
+        return self._backend
 
     def _order(self, work: Work) -> Order:
         planned = work.planned
-        parents = []
-        for path, parent in dependencies(planned.step):
-            source = self._works[self._names(parent)]
-            parents.append(ParentKey(path, source.step_name, source.fingerprint))
-        attempt = f"{self._run}-{work.name_in_ids}-{work.attempts}"
+        sources = [self._works[parent] for parent in planned.parents]
+        parents = [
+            ParentKey(path, source.step_name, source.fingerprint)
+            for (path, _), source in zip(dependencies(planned.step), sources, strict=True)
+        ]
+        attempt = f"{self._run}-{work.fingerprint[:8]}-{work.attempts}"
         assert work.lease is not None
         return Order(
             identity=Identity(self._store.url, self._run, work.name, work.step_name, work.fingerprint, attempt),
@@ -209,8 +209,10 @@ class Engine:
             self._release(work)
             self._complete(work, manifest, "done")
             return
-        failure = ended.report.failure if ended.report and ended.report.failure else _without_report(work, ended)
-        if ended.report is None:
+        if ended.report is not None:
+            failure = ended.report.failure or _vanished(work)
+        else:
+            failure = self._left_behind(work, ended.attempt) or _without_report(work, ended)
             self._emit(work, "exit", attempt=ended.attempt, cause=str(failure.cause), message=failure.message)
         if work.budget.allows(failure.cause):
             work.budget = work.budget.after(failure.cause)
@@ -242,13 +244,13 @@ class Engine:
 
     def _wind_up(self) -> None:
         """Leave nothing behind: stop what runs, give every lease back. Once all has ended, this does nothing."""
-        if self._in_flight:
+        if self._backend is not None and self._in_flight:
             self._backend.stop()
         for work in self._works.values():
             if not work.ended:
                 self._release(work)
                 self._move(work, "stopped")
-        if self._started:
+        if self._beating:
             self._heartbeat.stop()
 
     def _release(self, work: Work) -> None:
@@ -257,9 +259,44 @@ class Engine:
             work.lease = None
 
     def _move(self, work: Work, state: State, **detail: str) -> None:
+        self._open -= state in ENDED
         work.state = state
         self._emit(work, "state", state=state, **detail)
 
     def _emit(self, work: Work, kind: str, **fields: Any) -> None:  # Any: JSON of the event
         known = {"fingerprint": work.recipe.fingerprint} if work.recipe else {}
         self._events.emit(kind, step=work.step_name, name=work.name, **known, **fields)
+
+    def _result(self, work: Work) -> StepResult:
+        committed = work.manifest is not None
+        return work.result(self._store.artifact_folder(work.step_name, work.fingerprint) if committed else None)
+
+    def _left_behind(self, work: Work, attempt: str) -> Failure | None:
+        """Return the failure that an attempt wrote down before it ended its own process."""
+        folder = self._store.attempt_folder(work.step_name, work.fingerprint, attempt)
+        try:
+            record = json.loads(fs.read(fs.join(folder, "result.json")))["failure"]
+        except (fs.NotFound, ValueError, KeyError, TypeError):
+            return None
+        return Failure(**{**record, "cause": Cause(record["cause"])}) if record else None
+
+
+def _without_report(work: Work, ended: Ended) -> Failure:
+    """Return the failure of an attempt whose worker left no report."""
+    assert ended.cause is not None
+    tries = f"attempt {work.attempts} of {work.budget.retries + 1}"
+    return lost(
+        ended.cause,
+        f"{ended.message} ({tries})",
+        where=f"step {work.name}",
+        hint="run the same command again to continue; .on(retries=...) allows more losses, .on(memory=...) asks for more",
+    )
+
+
+def _vanished(work: Work) -> Failure:
+    return lost(
+        Cause.EXCEPTION,
+        "the artifact was committed and is gone already",
+        where=f"step {work.name}",
+        hint="see who deletes from the store while a run goes on",
+    )

@@ -57,7 +57,11 @@ def explain(error: BaseException, *, hint: str, cause: Cause = Cause.EXCEPTION) 
 
 
 def _fold(error: BaseException, frames: traceback.StackSummary, place: str) -> str:
-    lines = [f"{type(error).__name__}: {error}", f"  at   {place}" if place else "", "Traceback (most recent call last):"]
+    lines = [
+        f"{type(error).__name__}: {error}",
+        f"  at   {place}" if place else "",
+        "Traceback (most recent call last):",
+    ]
     for framework, run in groupby(frames, key=lambda frame: _is_framework(frame.filename)):
         members = list(run)
         if framework:

@@ -24,7 +24,9 @@ SUSPECT_SECONDS = 60.0
 SUSPECT_STEPS = 20
 FIRST_STEP_SECONDS = 600.0
 GRACE_SECONDS = 3.0
-HUNG_HINT = "the stacks of all ranks are in rank-N.log of the attempt; the same command continues at the last checkpoint"
+HUNG_HINT = (
+    "the stacks of all ranks are in rank-N.log of the attempt; the same command continues at the last checkpoint"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marin.base.errors import ConfigurationError
-from marin.base.json import Json
 from marin.graph.files import FileRef, Shard
 from marin.graph.resources import Resources
 from marin.run.failure import Failure
 from marin.run.retry import Cause
+from marin.store import Producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Order:
     pins: tuple[FileRef, ...]
     resources: Resources
     epoch: int
-    producer: Mapping[str, Json] = field(default_factory=dict)
+    producer: Producer
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,11 @@ It imports neither Ray nor torch.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from marin.base.json import Json
-from marin.fs.pins import pin
+from marin.fs.pins import default_memo, pin
 from marin.graph.files import FileRef
-from marin.graph.plan import Plan, Produced, make_plan
-from marin.graph.step import Step
+from marin.graph.plan import Produced
 from marin.store import Manifest, Store
 
 
@@ -30,7 +27,7 @@ class StoreCatalogue:
     def nearest(self, step_name: str) -> list[tuple[Json, Produced]]:
         """Return recipes and results of earlier runs of the step, newest first; read once for each step name."""
         if step_name not in self._nearest:
-            manifests = sorted(self._store.manifests(step_name), key=lambda manifest: manifest.finished, reverse=True)
+            manifests = self._store.manifests(step_name)
             recipes = [(self._store.recipe(step_name, manifest.fingerprint), manifest) for manifest in manifests]
             self._nearest[step_name] = [(recipe, produced(m)) for recipe, m in recipes if recipe is not None]
         return self._nearest[step_name]
@@ -49,10 +46,6 @@ def produced(manifest: Manifest) -> Produced:
     )
 
 
-def plan_steps(steps: Sequence[Step[Any]], store: Store, *, memo: Path | None) -> Plan:
-    """Return the plan of these steps and all they need."""
-
-    def pins(patterns: tuple[str, ...]) -> tuple[FileRef, ...]:
-        return pin(patterns, memo=memo) if patterns else ()
-
-    return make_plan(steps, StoreCatalogue(store), pins)
+def pins(patterns: tuple[str, ...]) -> tuple[FileRef, ...]:
+    """Return the external files by content; digests of local files are remembered in the user's cache folder."""
+    return pin(patterns, memo=default_memo())

@@ -6,28 +6,23 @@ import platform
 import socket
 import subprocess
 
-from marin.base.json import Json
+from marin.store import Producer
 
 DISTRIBUTIONS = ("marin", "ray", "torch", "numpy", "pyarrow", "tokenizers")
 GIT_SECONDS = 5.0
 
 
-def producer() -> dict[str, Json]:
+def this_producer() -> Producer:
     """Return user, host, git commit (None outside a repository), whether the tree was dirty, and versions."""
     commit = _git("rev-parse", "HEAD")
-    versions: dict[str, Json] = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in DISTRIBUTIONS:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {
-        "user": _user(),
-        "host": socket.gethostname(),
-        "commit": commit,
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")) if commit else False,
-        "versions": versions,
-    }
+    dirty = bool(commit and _git("status", "--porcelain", "--untracked-files=no"))
+    return Producer(_user(), socket.gethostname(), commit, dirty, versions)
 
 
 def _user() -> str:
@@ -40,7 +35,12 @@ def _user() -> str:
 def _git(*arguments: str) -> str | None:
     try:
         answer = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=GIT_SECONDS, check=True, stdin=subprocess.DEVNULL
+            ["git", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError):
         return None

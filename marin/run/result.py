@@ -49,6 +49,5 @@ class RunResult:
 
     def to_json(self) -> dict[str, Json]:
         """Return the object that `marin run --json` shows."""
-        return {"schema": 1, "run": self.run, "state": self.state, "store": self.store} | {
-            "steps": [step.to_json() for step in self.steps]
-        }
+        steps = [step.to_json() for step in self.steps]
+        return {"schema": 1, "run": self.run, "state": self.state, "store": self.store, "steps": steps}

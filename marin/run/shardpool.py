@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from marin.base.errors import StepError
 from marin.graph.files import Shard
-from marin.graph.recipe import shard_fingerprint
+from marin.graph.recipe import shard_fingerprints
 from marin.run.failure import Failure, lost
 from marin.run.order import GroupReport, Identity, ShardGroup, ShardReport, pack
 from marin.run.retry import Budget
@@ -72,7 +72,7 @@ class ShardMap:
     def run(self, shards: Sequence[Shard], pool: Callable[[], Pool]) -> tuple[Shard, ...]:
         """Return the committed result of each shard, in the order given; the pool is made only if one is missing."""
         call = pack((self.step_class, self.fn, dict(self.config)), where=self.where)
-        keys = [shard_fingerprint(self.step_class, self.fn, self.config, shard) for shard in shards]
+        keys = shard_fingerprints(self.step_class, self.fn, self.config, shards)
         self.inputs = dict(zip(keys, shards, strict=True))
         self.done = dict(self.cache.get_many(list(self.inputs)))
         self.reused = len(self.done)
@@ -141,7 +141,7 @@ class ShardMap:
         if budget.allows(report.cause):
             self._budgets[blamed] = budget.after(report.cause)
             return [[blamed], *([others] if others else [])]
-        hint = f'ask for memory or smaller shards; {budget.retries} retries are spent, .on(retries=...) sets them'
+        hint = f"ask for memory or smaller shards; {budget.retries} retries are spent, .on(retries=...) sets them"
         self.failed[blamed] = lost(report.cause, report.message, where=self.where, hint=hint)
         return [others] if others else []
 

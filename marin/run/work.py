@@ -28,6 +28,8 @@ class Work:
     """The resolved recipe, once all parents are committed."""
     manifest: Manifest | None = None
     lease: Lease | None = None
+    busy_with: str | None = None
+    """The run that holds the lease instead."""
     attempts: int = 0
     began: float = 0.0
     seconds: float = 0.0

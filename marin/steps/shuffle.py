@@ -22,9 +22,10 @@ class Shuffle(Step[Sequences]):
         from marin.data import shuffle
 
         tokens = ctx.load(self.tokens)
-        plan = shuffle.plan(tokens.shards, tokens.meta)
-        spilled = ctx.map(shuffle.partition_shard, tokens.shards, seed=self.seed, partition_bits=plan.partition_bits)
-        merged = ctx.map(shuffle.merge_partition, shuffle.reduce_inputs(spilled.shards, plan), seed=self.seed)
+        plan = shuffle.plan(tokens.shards, context=self.context)
+        spilled = ctx.map(shuffle.partition_shard, plan.spilled, seed=self.seed, partition_bits=plan.partition_bits)
+        parts = shuffle.reduce_inputs(spilled.shards, plan)
+        merged = ctx.map(shuffle.merge_partition, parts, seed=self.seed, context=self.context)
         ctx.output.write("tokenizer.json", tokens.contents.reader.read(tokens.file("tokenizer.json")))
         meta = shuffle.total(merged, tokens.meta, context=self.context, seed=self.seed)
         return Sequences.write(ctx.output, shards=merged.shards, meta=meta)

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -88,18 +87,28 @@ def finish(processes: list[subprocess.Popen[bytes]]) -> list[str]:
     return texts
 
 
+def wait_for_step(process: subprocess.Popen[bytes], step: int) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(f"step {step} ".encode()):
+            return
+    pytest.fail("the rank ended early")
+
+
 def losses(folder: Path) -> list[float]:
     return [point["loss"] for point in json.loads((folder / "output" / "training.json").read_text())["curve"]]
 
 
-@pytest.mark.parametrize("config", [ADAM, MUON], ids=["adamw", "muon"])
-def test_two_and_three_ranks_learn_what_one_learns(tmp_path: Path, data: Path, config: TrainConfig) -> None:
-    runs = {world_size: start(tmp_path / str(world_size), data, config, world_size) for world_size in (1, 2, 3)}
+@pytest.mark.parametrize(("config", "worlds"), [(ADAM, (2, 3)), (MUON, (2,))], ids=["adamw", "muon"])
+def test_several_ranks_learn_what_one_learns(
+    tmp_path: Path, data: Path, config: TrainConfig, worlds: tuple[int, ...]
+) -> None:
+    runs = {world_size: start(tmp_path / str(world_size), data, config, world_size) for world_size in (1, *worlds)}
     texts = {world_size: finish(processes) for world_size, processes in runs.items()}
     single = losses(tmp_path / "1")
     assert len(single) == STEPS
     weights = read_tensors((tmp_path / "1/output/model.safetensors").read_bytes(), where="1")
-    for world_size in (2, 3):
+    for world_size in worlds:
         folder = tmp_path / str(world_size)
         assert losses(folder) == pytest.approx(single, rel=TOLERANCE)
         others = read_tensors((folder / "output/model.safetensors").read_bytes(), where="n")
@@ -115,9 +124,7 @@ def test_two_ranks_killed_in_the_middle_continue_to_the_same_bits(tmp_path: Path
     long = ADAM.model_copy(update={"tokens": 200 * 7 * CONTEXT, "checkpoint_steps": 10})
     undisturbed = start(tmp_path / "undisturbed", data, long, 2)
     killed = start(tmp_path / "killed", data, long, 2)
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "killed/checkpoints").glob("*/MANIFEST.json")) and time.monotonic() < deadline:
-        assert killed[0].poll() is None
+    wait_for_step(killed[0], 30)
     killed[1].send_signal(signal.SIGKILL)
     killed[0].communicate(timeout=60)
     assert killed[0].returncode != 0
@@ -132,9 +139,7 @@ def test_two_ranks_killed_in_the_middle_continue_to_the_same_bits(tmp_path: Path
 def test_sigterm_to_one_of_two_ranks_stops_both_after_a_checkpoint(tmp_path: Path, data: Path) -> None:
     long = ADAM.model_copy(update={"tokens": 100_000 * 7 * CONTEXT, "checkpoint_steps": 10})
     processes = start(tmp_path, data, long, 2)
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "checkpoints").glob("*/MANIFEST.json")) and time.monotonic() < deadline:
-        assert processes[0].poll() is None
+    wait_for_step(processes[0], 30)
     processes[1].send_signal(signal.SIGTERM)
     texts = [process.communicate(timeout=60)[1].decode() for process in processes]
     assert [process.returncode for process in processes] == [130, 130], texts

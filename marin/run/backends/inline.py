@@ -113,7 +113,12 @@ class _OneRank:
 
     def poll(self, timeout: float) -> News:
         end = run_rank(
-            self._order, self._seat, call=self._call, hosted=self._hosted, own_process=False, started=lambda member: None
+            self._order,
+            self._seat,
+            call=self._call,
+            hosted=self._hosted,
+            own_process=False,
+            started=lambda member: None,
         )
         if end.stopped:  # the signal was meant for this process, not for a rank that could be re-formed
             raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from marin.base.errors import ClusterError
+from marin.base.errors import ClusterError, ConfigurationError
 from marin.graph.step import Step
 from marin.run.backend import Ended
 from marin.run.backends.ray_worker import cause_of, options, run_attempt
@@ -57,7 +57,13 @@ class RayBackend:
         self._nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
     def check(self, name: str, step: Step[Any]) -> None:
-        """Raise ClusterError if the cluster can never hold the step."""
+        """Raise if the cluster can never hold the step, or no worker could import it."""
+        if type(step).__module__ == "__main__":
+            raise ConfigurationError(
+                f"{type(step).__name__} is defined in the script itself, which workers cannot import",
+                where=f"step {name}",
+                hint="put the steps into a module and import them, or use `marin run FILE`",
+            )
         check_fits(name, demand_of(step), self._nodes)
 
     def submit(self, order: Order, step: Step[Any]) -> None:

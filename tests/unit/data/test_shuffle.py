@@ -1,10 +1,11 @@
 """Shuffle: the same bytes however documents are grouped and partitioned; every token there exactly once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +32,18 @@ class Doc(NamedTuple):
     source: str
 
 
-def run(folder: Path, fn: Callable[..., Json], shards: Sequence[Shard], **config: object) -> list[Shard]:
+@contextmanager
+def fresh_folder() -> Iterator[str]:
+    """Give a folder in memory: hundreds of examples would wait for the disk."""
+    url = f"memory://shuffle/{uuid4().hex}"
+    yield url
+    fs.delete_folder(url)
+
+
+def run(folder: str, fn: Callable[..., Json], shards: Sequence[Shard], **config: object) -> list[Shard]:
     made = []
     for shard in shards:
-        output = fs.FolderOutput(str(folder / str(len(list(folder.iterdir())))))
+        output = fs.FolderOutput(f"{folder}/{uuid4().hex}")
         value = fn(shard, output, **config)
         made.append(bundle(output.files, value))
     return made
@@ -57,13 +66,13 @@ def write_docs(shard: Shard, output: fs.FolderOutput, *, docs: Sequence[Doc]) ->
     return {"tokens": num_tokens}
 
 
-def shuffle(folder: Path, shards: Sequence[Shard], planned: ShufflePlan, seed: int) -> list[Shard]:
+def shuffle(folder: str, shards: Sequence[Shard], planned: ShufflePlan, seed: int) -> list[Shard]:
     bits = planned.partition_bits
     spills = run(folder, partition_shard, planned.spilled, seed=seed, partition_bits=bits)
     return run(folder, merge_partition, reduce_inputs(spills, planned), seed=seed, context=planned.context)
 
 
-def token_shards(folder: Path, groups: Sequence[Sequence[Doc]]) -> list[Shard]:
+def token_shards(folder: str, groups: Sequence[Sequence[Doc]]) -> list[Shard]:
     return [shard for docs in groups for shard in run(folder, write_docs, [Shard("", "")], docs=docs)]
 
 
@@ -111,8 +120,7 @@ def test_shuffle_is_byte_identical_for_any_grouping_and_partitions(
     docs: list[Doc], context: int, rows: int, data: st.DataObject
 ) -> None:
     seed, bits = data.draw(st.integers(0, 2**32)), data.draw(st.integers(0, 6))
-    with TemporaryDirectory() as name:
-        folder = Path(name)
+    with fresh_folder() as folder:
         one = token_shards(folder, [docs])
         expected = shuffle(folder, one, plan(one, context=context, shard_tokens=rows * context), seed)
         several = token_shards(folder, cut_anyhow(data, docs))
@@ -126,8 +134,7 @@ def test_shuffle_is_byte_identical_for_any_grouping_and_partitions(
 def test_shuffle_keeps_every_token_and_says_where_it_came_from(
     docs: list[Doc], context: int, rows: int, seed: int
 ) -> None:
-    with TemporaryDirectory() as name:
-        folder = Path(name)
+    with fresh_folder() as folder:
         shards = token_shards(folder, [docs[::2], docs[1::2]])
         made = shuffle(folder, shards, plan(shards, context=context, shard_tokens=rows * context), seed)
         texts: dict[bytes, list[int]] = {document_id(repr(doc.tokens), doc.name): list(doc.tokens) for doc in docs}
@@ -147,36 +154,36 @@ def test_shuffle_keeps_every_token_and_says_where_it_came_from(
 @given(docs=DOCS, added=DOCS, seed=st.integers(0, 9))
 @settings(max_examples=30)
 def test_shuffle_added_source_leaves_the_order_of_the_others(docs: list[Doc], added: list[Doc], seed: int) -> None:
-    def order(folder: Path, groups: Sequence[Sequence[Doc]]) -> list[bytes]:
+    def order(folder: str, groups: Sequence[Sequence[Doc]]) -> list[bytes]:
         shards = token_shards(folder, groups)
         (row,) = shuffle(folder, shards, plan(shards, context=10_000), seed)
         return [piece["id"] for piece in read_index(row.file(INDEX)).to_pylist()]
 
-    with TemporaryDirectory() as name:
-        alone = order(Path(name), [docs])
+    with fresh_folder() as folder:
+        alone = order(folder, [docs])
         known = set(alone)
         new = {document_id(repr(doc.tokens), doc.name) for doc in added} - known
-        both = order(Path(name), [docs, [doc for doc in added if document_id(repr(doc.tokens), doc.name) in new]])
+        both = order(folder, [docs, [doc for doc in added if document_id(repr(doc.tokens), doc.name) in new]])
         assert [identity for identity in both if identity in known] == alone
 
 
 def test_shuffle_of_another_seed_is_another_order(tmp_path: Path) -> None:
-    shards = token_shards(tmp_path, [[Doc((number,) * 5, "a", "x") for number in range(200)]])
+    shards = token_shards(str(tmp_path), [[Doc((number,) * 5, "a", "x") for number in range(200)]])
     planned = plan(shards, context=8)
-    orders = [stream_of(shuffle(tmp_path, shards, planned, seed)) for seed in (0, 1)]
+    orders = [stream_of(shuffle(str(tmp_path), shards, planned, seed)) for seed in (0, 1)]
     assert orders[0] != orders[1]
 
 
 def test_shuffle_separates_neighbouring_rows_of_a_long_document(tmp_path: Path) -> None:
     docs = [Doc(tuple(range(n, n + 4000)), "a", "x") for n in range(0, 40_000, 4000)]
-    shards = token_shards(tmp_path, [docs])
-    (made,) = shuffle(tmp_path, shards, plan(shards, context=16), 0)
+    shards = token_shards(str(tmp_path), [docs])
+    (made,) = shuffle(str(tmp_path), shards, plan(shards, context=16), 0)
     firsts = open_array(made.file(TOKENS)).read(0, made.value["rows"])[:, 0].astype(int)
     assert np.mean(firsts[1:] // 4000 == firsts[:-1] // 4000) < 0.2
 
 
 def test_shuffle_plan_spills_only_what_does_not_fit_one_shard(tmp_path: Path) -> None:
-    shards = token_shards(tmp_path, [[Doc((1,) * 101, "a", "x")]])
+    shards = token_shards(str(tmp_path), [[Doc((1,) * 101, "a", "x")]])
     assert plan(shards, context=10, shard_tokens=100).spilled == ()
     planned = plan(shards, context=10, shard_tokens=99)
     assert (planned.spilled, planned.num_rows, planned.rows_per_shard) == (tuple(shards), 10, 9)
@@ -184,14 +191,14 @@ def test_shuffle_plan_spills_only_what_does_not_fit_one_shard(tmp_path: Path) ->
 
 @pytest.mark.parametrize("tokens", [[], [(7,)]])
 def test_shuffle_of_less_than_two_tokens_is_a_data_error(tmp_path: Path, tokens: list[tuple[int, ...]]) -> None:
-    shards = token_shards(tmp_path, [[Doc(ids, "a", "x") for ids in tokens]])
+    shards = token_shards(str(tmp_path), [[Doc(ids, "a", "x") for ids in tokens]])
     with pytest.raises(DataError, match="make no row"):
         plan(shards, context=4)
 
 
 def test_shuffle_total_carries_the_tokenizer_and_counts(tmp_path: Path) -> None:
-    shards = token_shards(tmp_path, [[Doc((1,) * 10, "a", "x")]])
-    made = shuffle(tmp_path, shards, plan(shards, context=4), 5)
+    shards = token_shards(str(tmp_path), [[Doc((1,) * 10, "a", "x")]])
+    made = shuffle(str(tmp_path), shards, plan(shards, context=4), 5)
     inherited = {"vocab_size": 99, "dtype": "uint16", "eos": "</s>", "eos_id": 2, "bytes": 40}
     meta = total([shard.value for shard in made], {**inherited, "documents_out": 1, "tokens": 10}, context=4, seed=5)
     counted = {"documents": 1, "num_tokens": 10, "num_sequences": 3, "num_target_tokens": 9, "context": 4, "seed": 5}

@@ -138,6 +138,20 @@ def test_token_losses_sum_to_the_training_loss() -> None:
     assert token_losses(torch.zeros(0, 8), torch.zeros(5, 8), torch.zeros(0, dtype=torch.int64)).shape == (0,)
 
 
+def test_loss_under_bf16_autocast_is_near_fp32_with_fp32_gradients() -> None:
+    model = made(SMALL)
+    rows = torch.randint(0, 61, (3, 21), generator=torch.Generator().manual_seed(0))
+    exact = model.loss_sum(rows[:, :-1], rows[:, 1:])
+    wanted = torch.autograd.grad(exact, list(model.parameters()))
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model.loss_sum(rows[:, :-1], rows[:, 1:])
+    got = torch.autograd.grad(rough, list(model.parameters()))
+    assert float(rough.detach()) == pytest.approx(float(exact.detach()), rel=1e-3)
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert ours.dtype == torch.float32
+        assert float((ours - theirs).norm()) < 0.05 * float(theirs.norm())
+
+
 def test_tensors_written_in_any_order_give_equal_bytes_that_safetensors_reads() -> None:
     tensors = {
         "b": torch.arange(6, dtype=torch.float32).view(2, 3),

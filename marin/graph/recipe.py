@@ -1,0 +1,157 @@
+"""Recipe: the canonical record from which a fingerprint is computed.
+
+The same record serves twice: with the parents' recipe fingerprints in place of the steps it is static, known before
+anything runs; with their output digests it is resolved, and its fingerprint is the one that results are found by.
+Equal parent bytes give the equal fingerprint: early cutoff. The record is kept for ever, so that any two results can
+be compared field by field.
+"""
+
+import enum
+import functools
+import importlib.metadata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from pydantic import BaseModel
+
+from marin.base import canonical
+from marin.base.canonical import NOT_HANDLED, NotHandled
+from marin.base.errors import CanonicalError, ConfigurationError
+from marin.base.json import Json
+from marin.graph.code import CodeDigest, digest_of
+from marin.graph.files import FileRef, Shard
+from marin.graph.step import Step
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a step is made of, as JSON; `definitions` explain the code and do not count twice."""
+
+    record: dict[str, Json]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of the record, 64 hex digits."""
+        return canonical.digest({key: value for key, value in self.record.items() if key != "definitions"})
+
+
+def recipe_of(step: Step[Any], parents: Callable[[Step[Any]], str], pins: Sequence[FileRef]) -> Recipe:
+    """Return the recipe of a step; `parents` gives the hash that stands for each step among its fields.
+
+    Raises CanonicalError for a value without a canonical form, naming its path.
+    """
+    name = type(step).__name__
+    record: dict[str, Json] = {
+        "schema": SCHEMA,
+        "step": step.step_name(),
+        "artifact": step.artifact_type().type_name(),
+        "config": canonical.encode_fields(step, path=name, special=functools.partial(_special, parents=parents)),
+    }
+    if step.inputs():
+        record["inputs"] = [[file.path, file.size, file.digest] for file in pins]
+    if step.requires:
+        record["requires"] = {distribution: _installed(distribution, name) for distribution in step.requires}
+    if step.version is not None:
+        record["code"] = {"version": step.version}
+    else:
+        code = code_of(step)
+        record["code"] = {"digest": code.digest}
+        record["definitions"] = dict(code.definitions)
+    return Recipe(record)
+
+
+def code_of(step: Step[Any]) -> CodeDigest:
+    """Return the code digest of a step: its class, and the classes of what stands in its configuration."""
+    kinds = {type(value): None for name in type(step).model_fields for value in _values(getattr(step, name))}
+    return digest_of(type(step), *sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__)))
+
+
+def shard_fingerprint(
+    step_class: type[Step[Any]], fn: Callable[..., Any], config: Mapping[str, object], shard: Shard
+) -> str:
+    """Return the fingerprint under which `fn(shard, **config)` is committed and found again.
+
+    A step with a declared version speaks for its shard functions; otherwise the function's own code counts.
+    """
+    return canonical.digest([_call(step_class, fn, config), shard.digest])
+
+
+def shard_fingerprints(
+    step_class: type[Step[Any]], fn: Callable[..., Any], config: Mapping[str, object], shards: Sequence[Shard]
+) -> list[str]:
+    """Return the fingerprint of each shard, encoding the call once."""
+    call = _call(step_class, fn, config)
+    return [canonical.digest([call, shard.digest]) for shard in shards]
+
+
+def _call(step_class: type[Step[Any]], fn: Callable[..., Any], config: Mapping[str, object]) -> Json:
+    where = f"{step_class.__name__} map of {fn.__qualname__}"
+    code: Json = {"digest": digest_of(fn).digest}
+    if step_class.version is not None:
+        code = {"step": step_class.step_name(), "version": step_class.version}
+    return {
+        "schema": SCHEMA,
+        "function": fn.__qualname__,
+        "code": code,
+        "config": {
+            name: canonical.encode(value, path=f"{where}.{name}", special=_special) for name, value in config.items()
+        },
+    }
+
+
+def _special(value: object, path: str, *, parents: Callable[[Step[Any]], str] | None = None) -> Json | NotHandled:
+    if isinstance(value, Step):
+        if parents is None:
+            raise CanonicalError(
+                f"{path}: a step cannot be sent to a map", where=path, hint="load it first: ctx.load(step)"
+            )
+        return {"$step": parents(value)}
+    if isinstance(value, FileRef):
+        return {"$file": value.digest}
+    if isinstance(value, Shard):
+        return {"$shard": value.digest}
+    if isinstance(value, FunctionType):
+        if "<" in value.__qualname__:
+            raise CanonicalError(
+                f"{path}: the function {value.__qualname__} cannot be fingerprinted",
+                where=path,
+                hint="write it with `def` at the top of a module of your own",
+            )
+        return {"$function": value.__qualname__, "code": digest_of(value).digest}
+    if isinstance(value, type):
+        return {"$class": value.__qualname__, "code": digest_of(value).digest}
+    return NOT_HANDLED
+
+
+def _values(value: object) -> Iterator[object]:
+    """Yield the configurations and enum members in a field, nested ones too, not those of parent steps."""
+    if isinstance(value, Step):
+        return
+    if isinstance(value, BaseModel):
+        yield value
+        for name in type(value).model_fields:
+            yield from _values(getattr(value, name))
+    elif isinstance(value, enum.Enum):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, member in value.items():
+            yield from _values(key)
+            yield from _values(member)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for member in value:
+            yield from _values(member)
+
+
+def _installed(distribution: str, step: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigurationError(
+            f"{step} requires {distribution!r}, which is not installed",
+            where=f"{step}.requires",
+            hint=f"pip install {distribution}",
+        ) from error
