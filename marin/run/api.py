@@ -8,7 +8,6 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, overload
 
 from marin.base.errors import ConfigurationError, Interrupted, StepError, StoreError

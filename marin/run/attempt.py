@@ -108,8 +108,8 @@ def _checked_recipe(order: Order, step: Step[Any], parents: dict[str, Manifest])
     recipe = recipe_of(step, lambda parent: digests[id(parent)], order.pins)
     if recipe.fingerprint != order.identity.fingerprint:
         raise StepError(
-            f"the code of {type(step).__module__}.{type(step).__name__} on {socket.gethostname()} differs from the plan's",
-            where=f"step {order.identity.name}",
+            f"the code of {type(step).__name__} on {socket.gethostname()} differs from the plan's",
+            where=f"step {order.identity.name}, {type(step).__module__}",
             hint="give every node the same source, or start again with what is there now",
         )
     return recipe

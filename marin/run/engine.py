@@ -289,7 +289,7 @@ def _without_report(work: Work, ended: Ended) -> Failure:
         ended.cause,
         f"{ended.message} ({tries})",
         where=f"step {work.name}",
-        hint="run the same command again to continue; .on(retries=...) allows more losses, .on(memory=...) asks for more",
+        hint="run the same command again to continue; .on(memory=...) asks for more, .on(retries=...) forgives more",
     )
 
 

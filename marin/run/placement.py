@@ -42,8 +42,8 @@ def _names(code: CodeType) -> Iterable[str]:
 def demand_of(step: Step[Any]) -> Demand:
     """Return what the step asks for.
 
-    A coordinator of a map takes one CPU, which Ray lends to others while it waits, one of a gang takes none. Neither holds memory or
-    GPUs, which Ray would not lend.
+    A coordinator of a map takes one CPU, which Ray lends to others while it waits, one of a gang takes none. Neither
+    holds memory or GPUs, which Ray would not lend.
     """
     resources = step.placed.resources
     match kind_of(step):

@@ -12,6 +12,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from marin.base.errors import DataError, StepError
@@ -39,31 +40,35 @@ def run_group(group: ShardGroup) -> GroupReport:
         writer.emit("placement", **identity.event_fields, **place)
         _check_code(group, step_class, fn, config)
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            reports = [_run_shard(cache, identity.attempt, fn, config, key, shard) for key, shard in group.shards]
+            call = partial(fn, **config)
+            wants_output = "output" in inspect.signature(fn).parameters
+            reports = [
+                _run_shard(call, wants_output, (key, shard), cache, identity.attempt) for key, shard in group.shards
+            ]
     finally:
         writer.close()
     return GroupReport(tuple(reports), printed.getvalue()[-PRINTED_CHARS:])
 
 
 def _run_shard(
-    cache: ShardCache, attempt: str, fn: Callable[..., Json], config: Mapping[str, Any], fingerprint: str, shard: Shard
+    call: Callable[..., Json], wants_output: bool, keyed: tuple[str, Shard], cache: ShardCache, attempt: str
 ) -> ShardReport:
+    fingerprint, shard = keyed
     try:
         output = cache.output(fingerprint, attempt)
-        wants_output = "output" in inspect.signature(fn).parameters
-        value = fn(shard, output=output, **config) if wants_output else fn(shard, **config)
-        committed = cache.commit(fingerprint, shard.name, output, _as_json(value, fn, shard))
-        return ShardReport(fingerprint, shard=committed)
+        value = call(shard, output=output) if wants_output else call(shard)
+        committed = cache.commit(fingerprint, shard.name, output, _as_json(value, shard))
     except Exception as error:  # noqa: BLE001  the boundary: user code may raise anything, and the map goes on
         return ShardReport(fingerprint, failure=explain(error, hint=SHARD_HINT))
+    return ShardReport(fingerprint, shard=committed)
 
 
-def _as_json(value: object, fn: Callable[..., Json], shard: Shard) -> Json:
+def _as_json(value: object, shard: Shard) -> Json:
     try:
         plain: Json = json.loads(dumps(value))  # type: ignore[arg-type]  # what is no JSON raises
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{fn.__qualname__} returned {type(value).__name__}, which is no JSON: {error}",
+            f"the function returned {type(value).__name__}, which is no JSON: {error}",
             where=f"shard {shard.name}",
             hint="return numbers, text, lists and dicts; write the rest to `output`",
         ) from error

@@ -54,7 +54,8 @@ class RayBackend:
             else:
                 self._connect(self._address)
             self._owned = True
-        self._nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        self._nodes = [node["Resources"] for node in nodes if node["Alive"]]
 
     def check(self, name: str, step: Step[Any]) -> None:
         """Raise if the cluster can never hold the step, or no worker could import it."""

@@ -78,16 +78,16 @@ class RankActor:
         except Exception as error:  # noqa: BLE001  the boundary: importing user code may raise anything
             return explain(error, hint=RANK_HINT)
         gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Place(ray.util.get_node_ip_address(), gpus, os.getpid())
+        return Place(_node_address(), gpus, os.getpid())
 
     def host(self) -> str | Failure:
         """Open the rendezvous, keep it, and return its address; on rank 0 only."""
         try:
             hosted: Rendezvous = self._rendezvous()
-            self._hosted = hosted
-            return hosted.address
         except Exception as error:  # noqa: BLE001  the boundary, as in `ready`
             return explain(error, hint=RANK_HINT)
+        self._hosted = hosted
+        return hosted.address
 
     def run(self, seat: Seat, node_gpus: tuple[str, ...], board: Any) -> RankEnd:  # Any: actor handle
         """Run the function on the main thread while a thread reports to the board."""
@@ -103,6 +103,11 @@ class RankActor:
             return run_rank(self._order, seat, call=call, hosted=self._hosted, own_process=True, started=started)
         finally:
             done.set()
+
+
+def _node_address() -> str:
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
 
 
 def _carry(member: RankMember, board: Any, done: threading.Event) -> None:  # Any: actor handle
@@ -148,7 +153,7 @@ def _wait_for_place(group: Any, order: GangOrder, bundle: Bundle, emit: Callable
     told = False
     while not group.wait(timeout_seconds=1 if told else 2):
         if not told:
-            free = ray.available_resources()
+            free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
             words = describe({key: free.get(key, 0) for key in ("CPU", "GPU")})
             detail = f"waiting for {order.num_ranks} x {describe(bundle)}: free are {words}"
             emit("state", state="waiting", detail=detail)

@@ -74,7 +74,7 @@ class RayPool:
     """A bounded number of Ray tasks over groups of shards."""
 
     def __init__(self, bundle: Bundle) -> None:
-        total = ray.cluster_resources()
+        total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.width = max(1, int(min((total.get(key, 0) / need for key, need in bundle.items()), default=1)))
         self._bundle = bundle
         self._task = ray.remote(run_shards)

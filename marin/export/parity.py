@@ -1,0 +1,133 @@
+"""Parity: a written export is reloaded and must compute what the checkpoint computes.
+
+Reloaded through transformers where it is installed, otherwise through marin's own reader of the written files. Which
+of them looked is logged and not recorded, so that equal checkpoints give equal exports everywhere.
+"""
+
+import importlib.util
+import json
+import logging
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from marin.base.errors import MarinError
+from marin.base.json import Json
+from marin.base.lazy import LazyModule
+from marin.evaluate.checkpoint import LoadedCheckpoint
+from marin.graph.files import Contents
+from marin.model.hub import from_hugging_face_config, load_model
+from marin.model.weights import read_tensors
+
+transformers = LazyModule("transformers")
+log = logging.getLogger(__name__)
+
+FP32_TOLERANCE = 1e-5
+KL_TOLERANCE = 1e-3  # nats, for 16-bit weights
+PROBE_TEXTS = (
+    "def area(radius):\n    return 3.14159 * radius ** 2\n",
+    "The quick brown fox; naïve café, 東京, 👩‍🚀 — 1,234.5\n\n\tend",
+    " leading and trailing ",
+)
+
+
+class ExportError(MarinError):
+    """An export does not compute what its checkpoint computes."""
+
+
+def check(written: Contents, checkpoint: LoadedCheckpoint, *, dtype: str) -> dict[str, Json]:
+    """Return the report of a comparison on fixed probes; ExportError when logits or ids differ."""
+    with tempfile.TemporaryDirectory(prefix="marin-export-") as folder:
+        for file in written.files:
+            Path(folder, file.path).write_bytes(written.reader.read(file))
+        logits_of, encode = _reloaded(Path(folder), checkpoint)
+        probes = [_probe(checkpoint, text) for text in PROBE_TEXTS]
+        ids_differ = [text for text in PROBE_TEXTS if encode(text) != checkpoint.encode(text)]
+        ours = [checkpoint.model(probe_BT)[0] for probe_BT in probes]
+        theirs = [logits_of(probe_BT) for probe_BT in probes]
+    difference = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    divergence = max(_kl(a, b) for a, b in zip(ours, theirs, strict=True))
+    if ids_differ:
+        raise _differs(f"the exported tokenizer gives other ids for {ids_differ[0]!r}")
+    if dtype == "float32" and not difference <= FP32_TOLERANCE:
+        raise _differs(f"logits differ by {difference:.3g}, and at most {FP32_TOLERANCE:g} is rounding")
+    if not divergence <= KL_TOLERANCE:
+        raise _differs(
+            f"next-token distributions diverge by {divergence:.3g} nats, at most {KL_TOLERANCE:g} is allowed"
+        )
+    return {
+        "dtype": dtype,
+        "probes": len(probes),
+        "logits_within": FP32_TOLERANCE if dtype == "float32" else None,
+        "kl_within": KL_TOLERANCE,
+        "tokenizer_ids_equal": True,
+    }
+
+
+def _probe(checkpoint: LoadedCheckpoint, text: str) -> Tensor:
+    ids = [checkpoint.eos_id, *checkpoint.encode(text)][: checkpoint.context]
+    return torch.tensor([ids], device=checkpoint.device)
+
+
+Reloaded = tuple[Callable[[Tensor], Tensor], Callable[[str], list[int]]]
+
+
+def _reloaded(folder: Path, checkpoint: LoadedCheckpoint) -> Reloaded:
+    """Return functions for logits `[T, V]` in fp32 and for ids, of the folder as others will load it."""
+    if importlib.util.find_spec("transformers"):
+        log.info("checking the export with transformers")
+        return _through_transformers(folder, checkpoint.device)
+    log.info("checking the export with marin's own reader: transformers is not installed")
+    return _through_own_reader(folder, checkpoint.device)
+
+
+def _through_transformers(folder: Path, device: torch.device) -> Reloaded:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+
+    def logits(probe_BT: Tensor) -> Tensor:
+        with torch.no_grad():
+            out: Tensor = model(probe_BT).logits[0].float()
+        return out
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    return logits, encode
+
+
+def _through_own_reader(folder: Path, device: torch.device) -> Reloaded:
+    tensors: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors |= read_tensors(path.read_bytes(), where=str(path))
+    config = from_hugging_face_config(json.loads((folder / "config.json").read_text()))
+    model = load_model(config, tensors, device)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def logits(probe_BT: Tensor) -> Tensor:
+        with torch.no_grad():
+            out: Tensor = model(probe_BT)[0].float()
+        return out
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return logits, encode
+
+
+def _kl(ours_TV: Tensor, theirs_TV: Tensor) -> float:
+    ours = torch.log_softmax(ours_TV.float(), dim=-1)
+    theirs = torch.log_softmax(theirs_TV.float(), dim=-1)
+    return float((ours.exp() * (ours - theirs)).sum(dim=-1).max())
+
+
+def _differs(what: str) -> ExportError:
+    return ExportError(
+        what, where="Export", hint="this is a fault of the export, not of your model: please report it with config.json"
+    )
