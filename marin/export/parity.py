@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 FP32_TOLERANCE = 1e-5
 KL_TOLERANCE = 1e-3  # nats, for 16-bit weights
+GREEDY_TOKENS = 8
 PROBE_TEXTS = (
     "def area(radius):\n    return 3.14159 * radius ** 2\n",
     "The quick brown fox; naïve café, 東京, 👩‍🚀 — 1,234.5\n\n\tend",
@@ -39,22 +40,31 @@ class ExportError(MarinError):
     """An export does not compute what its checkpoint computes."""
 
 
+@torch.no_grad()
 def check(written: Contents, checkpoint: LoadedCheckpoint, *, dtype: str) -> dict[str, Json]:
-    """Return the report of a comparison on fixed probes; ExportError when logits or ids differ."""
+    """Return the report of a comparison on fixed probes; ExportError when logits, ids or a continuation differ."""
+
+    def ours_of(probe_BT: Tensor) -> Tensor:
+        out: Tensor = checkpoint.model(probe_BT)[0].float()
+        return out
+
     with tempfile.TemporaryDirectory(prefix="marin-export-") as folder:
         for file in written.files:
             Path(folder, file.path).write_bytes(written.reader.read(file))
         logits_of, encode = _reloaded(Path(folder), checkpoint)
         probes = [_probe(checkpoint, text) for text in PROBE_TEXTS]
         ids_differ = [text for text in PROBE_TEXTS if encode(text) != checkpoint.encode(text)]
-        ours = [checkpoint.model(probe_BT)[0] for probe_BT in probes]
+        ours = [ours_of(probe_BT) for probe_BT in probes]
         theirs = [logits_of(probe_BT) for probe_BT in probes]
+        continued = [_continue(ours_of, probe_BT) == _continue(logits_of, probe_BT) for probe_BT in probes]
     difference = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
     divergence = max(_kl(a, b) for a, b in zip(ours, theirs, strict=True))
     if ids_differ:
         raise _differs(f"the exported tokenizer gives other ids for {ids_differ[0]!r}")
     if dtype == "float32" and not difference <= FP32_TOLERANCE:
         raise _differs(f"logits differ by {difference:.3g}, and at most {FP32_TOLERANCE:g} is rounding")
+    if dtype == "float32" and not all(continued):
+        raise _differs("greedy continuations differ")
     if not divergence <= KL_TOLERANCE:
         raise _differs(
             f"next-token distributions diverge by {divergence:.3g} nats, at most {KL_TOLERANCE:g} is allowed"
@@ -65,6 +75,7 @@ def check(written: Contents, checkpoint: LoadedCheckpoint, *, dtype: str) -> dic
         "logits_within": FP32_TOLERANCE if dtype == "float32" else None,
         "kl_within": KL_TOLERANCE,
         "tokenizer_ids_equal": True,
+        "greedy_tokens_equal": GREEDY_TOKENS if dtype == "float32" else None,
     }
 
 
@@ -86,12 +97,12 @@ def _reloaded(folder: Path, checkpoint: LoadedCheckpoint) -> Reloaded:
 
 
 def _through_transformers(folder: Path, device: torch.device) -> Reloaded:
+    transformers.utils.logging.disable_progress_bar()
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
     def logits(probe_BT: Tensor) -> Tensor:
-        with torch.no_grad():
-            out: Tensor = model(probe_BT).logits[0].float()
+        out: Tensor = model(probe_BT).logits[0].float()
         return out
 
     def encode(text: str) -> list[int]:
@@ -110,8 +121,7 @@ def _through_own_reader(folder: Path, device: torch.device) -> Reloaded:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def logits(probe_BT: Tensor) -> Tensor:
-        with torch.no_grad():
-            out: Tensor = model(probe_BT)[0].float()
+        out: Tensor = model(probe_BT)[0].float()
         return out
 
     def encode(text: str) -> list[int]:
@@ -119,6 +129,15 @@ def _through_own_reader(folder: Path, device: torch.device) -> Reloaded:
         return ids
 
     return logits, encode
+
+
+def _continue(logits_of: Callable[[Tensor], Tensor], probe_BT: Tensor) -> list[int]:
+    """Return the greedy continuation of a probe, `GREEDY_TOKENS` long."""
+    begin = probe_BT.shape[1]
+    for _ in range(GREEDY_TOKENS):
+        token = logits_of(probe_BT)[-1].argmax().reshape(1, 1)
+        probe_BT = torch.cat([probe_BT, token], dim=1)
+    return [int(token) for token in probe_BT[0, begin:]]
 
 
 def _kl(ours_TV: Tensor, theirs_TV: Tensor) -> float:

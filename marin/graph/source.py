@@ -95,6 +95,8 @@ def normal_form(node: Any) -> Form:  # Any: a node, a list of nodes, or a field'
             continue
         if name == "body" and isinstance(value, list):
             value = _without_docstrings(value)
+        if isinstance(node, ast.JoinedStr):
+            value = _without_empty_text(value)
         form.append([name, normal_form(value)])
     return form
 
@@ -120,6 +122,11 @@ def _without_docstrings(body: list[Any]) -> list[Any]:
             and isinstance(statement.value.value, str)
         )
     ]
+
+
+def _without_empty_text(parts: list[Any]) -> list[Any]:
+    """Drop the empty constants that CPython 3.12 puts into f-strings and others do not."""
+    return [part for part in parts if not (isinstance(part, ast.Constant) and part.value == "")]
 
 
 @dataclass(frozen=True)

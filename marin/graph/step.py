@@ -61,6 +61,17 @@ class Step(Config, Generic[A_co]):
         return core_schema.with_info_plain_validator_function(check)
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:  # Any: pydantic's own
+        super().__pydantic_init_subclass__(**options)
+        hidden = sorted(name for name in cls.model_fields if hasattr(Step, name))
+        if hidden:
+            raise ConfigurationError(
+                f"{cls.__name__} has a field `{hidden[0]}`, which every step has as a method",
+                where=f"{cls.__module__}.{cls.__name__}",
+                hint="give the field another name",
+            )
+
+    @classmethod
     def step_name(cls) -> str:
         """Return the declared name in kebab case: `TrainTokenizer` is `train-tokenizer`."""
         return cls.declared_name or _WORD_BORDER.sub("-", cls.__name__).lower()

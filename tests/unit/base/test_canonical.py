@@ -1,0 +1,199 @@
+"""Canonical values: what differs differs, what is equal is equal, and nothing else gets in."""
+
+import enum
+import functools
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from marin.base.canonical import NOT_HANDLED, digest, encode
+from marin.base.config import Config, ElideIf, Placement, Was
+from marin.base.errors import CanonicalError
+
+
+def encoded(value: object) -> Any:
+    return encode(value, path="x", special=lambda value, path: NOT_HANDLED)
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Shade(enum.Enum):
+    RED = 1
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Base(Config):
+    rate: float = 1
+
+
+class Derived(Base):
+    beta: float = 2
+
+
+class Other(Config):
+    rate: float = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DIFFERENT = [
+    None, True, False, 0, 1, 2, 1.0, -0.0, 0.0, math.nan, math.inf, -math.inf, "1", "", "a", b"", b"a", b"1", "true",
+    [], (), {}, set(), frozenset(), [1], (1,), {1}, frozenset({1}), {"a": 1}, {1: "a"}, {"1": "a"}, [[1], 2], [1, [2]],
+    [1, 2], [2, 1], ("ab", "c"), ("a", "bc"), {"$float": "0x1.0p+0"}, {"$tuple": [1]}, {"$dict": []}, 2**53, 2**70,
+    1e308, 5e-324, 1 + 0j, Decimal("1"), Decimal("1.0"), Colour.RED, Shade.RED, Number.ONE, NOON, NOON.date(),
+    timedelta(1), PurePosixPath("a"), Base(), Derived(), Other(), Base(rate=2), Point(1), Point(2), ...,
+]  # fmt: skip
+
+
+def test_encode_different_values_differ():
+    by_digest: dict[str, object] = {}
+    for value in DIFFERENT:
+        twin = by_digest.setdefault(digest(encoded(value)), value)
+        assert twin is value, f"{twin!r} and {value!r} have one form"
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({1, 2, 3}, {3, 2, 1}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (math.nan, float("nan")),
+        (NOON, NOON.astimezone(timezone(timedelta(hours=5)))),
+        (Base(rate=1), Base(rate=1.0)),
+        (0.1 + 0.2, 0.30000000000000004),
+    ],
+)
+def test_encode_equal_values_agree(left: object, right: object):
+    assert digest(encoded(left)) == digest(encoded(right))
+
+
+class Grown(Config):
+    lr: float
+    clip: Annotated[float, ElideIf(0.0)] = 0.0
+    workers: Placement[int] = 4
+
+
+class Small(Config):
+    lr: float
+
+
+class Renamed(Config):
+    learning_rate: Annotated[float, Was("lr")]
+
+
+def fields(value: Config) -> Any:
+    return encoded(value)["fields"]
+
+
+def test_encode_elided_field_keeps_the_form_while_it_equals_its_literal():
+    assert fields(Grown(lr=1)) == fields(Small(lr=1))
+    assert fields(Grown(lr=1, clip=1.0)) != fields(Small(lr=1))
+
+
+def test_encode_placement_field_never_counts():
+    assert encoded(Grown(lr=1, workers=1)) == encoded(Grown(lr=1, workers=64))
+
+
+def test_encode_renamed_field_keeps_its_old_name():
+    assert fields(Renamed(learning_rate=1)) == fields(Small(lr=1))
+
+
+class Holder(Config):
+    part: Base
+
+
+def test_encode_subclass_in_a_base_typed_field_keeps_its_own_fields():
+    assert encoded(Holder(part=Derived(beta=2))) != encoded(Holder(part=Derived(beta=3)))
+    assert encoded(Holder(part=Derived())) != encoded(Holder(part=Base()))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda x: x, "x: function"),
+        (functools.partial(int, base=2), "functools.partial"),
+        (np.float64(1.5), "numpy.float64"),
+        (np.arange(3), "numpy.ndarray"),
+        (object(), "object"),
+        (SecretStr("hush"), "SecretStr"),
+        (datetime(2026, 1, 1), "no zone"),
+        ([1, {"a": object()}], "x[1]['a']"),
+    ],
+)
+def test_encode_unknown_value_names_its_path_and_hides_secrets(value: object, message: str):
+    with pytest.raises(CanonicalError) as caught:
+        encoded(value)
+    assert message in caught.value.what
+    assert caught.value.hint
+    assert "hush" not in str(caught.value)
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3)
+hashables = st.recursive(
+    scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=6
+)
+values = st.recursive(
+    hashables,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality that tells 1 from True and 0.0 from -0.0, and looks inside."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return left.hex() == right.hex()
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, frozenset):
+        return len(left) == len(right) and all(any(same(a, b) for b in right) for a in left)
+    return bool(left == right)
+
+
+@given(values, values)
+def test_encode_is_injective(left: object, right: object):
+    assert (digest(encoded(left)) == digest(encoded(right))) == same(left, right)
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2", "3", "4"])
+def test_encode_does_not_know_the_hash_seed(seed: str):
+    code = (
+        "from marin.base.canonical import *\n"
+        "v = [{'a', 'b', 'c', 'd'}, frozenset({('x', 1), ('y', 2)}), {'k': 1, 'j': {b'1', b'2'}}]\n"
+        "print(digest(encode(v, path='x', special=lambda v, p: NOT_HANDLED)))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+    )
+    here = [{"d", "c", "b", "a"}, frozenset({("y", 2), ("x", 1)}), {"j": {b"2", b"1"}, "k": 1}]
+    assert answer.stdout.strip() == digest(encoded(here))
+
+
+def test_encode_function_hook_takes_precedence():
+    hook: Callable[[object, str], Any] = lambda value, path: {"$mine": path} if value == 7 else NOT_HANDLED  # noqa: E731
+    assert encode([7], path="x", special=hook) == [{"$mine": "x[0]"}]
