@@ -29,6 +29,11 @@ log = logging.getLogger(__name__)
 FP32_TOLERANCE = 1e-5
 KL_TOLERANCE = 1e-3  # nats, for 16-bit weights
 GREEDY_TOKENS = 8
+FAULT_HINT = "this is a fault of the export, not of your model: please report it with config.json"
+TOKENIZER_HINT = (
+    "transformers gives every Qwen2 model Qwen2's own way of cutting text, whatever tokenizer.json says: "
+    "train with qkv_bias=False, or with Qwen2's tokenizer"
+)
 PROBE_TEXTS = (
     "def area(radius):\n    return 3.14159 * radius ** 2\n",
     "The quick brown fox; naïve café, 東京, 👩‍🚀 — 1,234.5\n\n\tend",
@@ -60,7 +65,8 @@ def check(written: Contents, checkpoint: LoadedCheckpoint, *, dtype: str) -> dic
     difference = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
     divergence = max(_kl(a, b) for a, b in zip(ours, theirs, strict=True))
     if ids_differ:
-        raise _differs(f"the exported tokenizer gives other ids for {ids_differ[0]!r}")
+        hint = TOKENIZER_HINT if checkpoint.config.get("model_type") == "qwen2" else FAULT_HINT
+        raise _differs(f"the exported tokenizer gives other ids for {ids_differ[0]!r}", hint=hint)
     if dtype == "float32" and not difference <= FP32_TOLERANCE:
         raise _differs(f"logits differ by {difference:.3g}, and at most {FP32_TOLERANCE:g} is rounding")
     if dtype == "float32" and not all(continued):
@@ -146,7 +152,5 @@ def _kl(ours_TV: Tensor, theirs_TV: Tensor) -> float:
     return float((ours.exp() * (ours - theirs)).sum(dim=-1).max())
 
 
-def _differs(what: str) -> ExportError:
-    return ExportError(
-        what, where="Export", hint="this is a fault of the export, not of your model: please report it with config.json"
-    )
+def _differs(what: str, *, hint: str = FAULT_HINT) -> ExportError:
+    return ExportError(what, where="Export", hint=hint)

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, overload
 
 from marin.base.errors import ConfigurationError, Interrupted, StepError, StoreError
@@ -171,7 +172,12 @@ def open_backend(name: BackendName, address: str | None) -> Backend:
         raise ConfigurationError(f"there is no backend {name!r}", hint="use `ray` or `inline`")
     if name == "inline":
         return cast(Backend, resolve(BACKENDS[name])())
-    for variable, value in QUIET_RAY.items():  # read by Ray when it is imported
+    settings = dict(QUIET_RAY)
+    if address and (Path.home() / ".ray" / "auth_token").exists():
+        settings["RAY_AUTH_MODE"] = (
+            "token"  # `ray start` wants the token that is there; a driver does not send it unasked
+        )
+    for variable, value in settings.items():  # read by Ray when it is imported
         os.environ.setdefault(variable, value)
     return cast(Backend, resolve(BACKENDS[name])(address))
 

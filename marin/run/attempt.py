@@ -22,18 +22,19 @@ from marin.run.backend import Workers
 from marin.run.context import RunContext
 from marin.run.failure import Failure, explain
 from marin.run.log import copied, redirected
-from marin.run.order import Order, Report, unpack
+from marin.run.order import Order, Report
 from marin.run.retry import Cause
 from marin.run.timelimit import StepTimeout, time_limit
 from marin.store import EventWriter, Manifest, Store, output_digest, unplaced_contents
 
 Emit = Callable[..., None]
+Log = Callable[[str], None]
 EXIT_TIMEOUT = 70
 ARTIFACT_SCHEMA = 1
 
 
-def execute(order: Order, workers: Workers) -> Report:
-    """Make the attempt; never raises for what the step does, only for an interrupt by the user."""
+def execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> Report:
+    """Make the attempt of the step that `load` gives; never raises for what it does, only for a user's interrupt."""
     identity = order.identity
     store = Store.open(identity.store, write=True)
     folder = store.attempt_folder(identity.step_name, identity.fingerprint, identity.attempt)
@@ -54,7 +55,7 @@ def execute(order: Order, workers: Workers) -> Report:
             emit("state", state="running")
             try:
                 with time_limit(order.resources.timeout, where=f"step {identity.name}", give_up=give_up):
-                    report = _compute(order, store, workers, emit, log.write)
+                    report = _compute(order, load(), store, workers, emit, log.write)
             except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: a step may raise anything
                 cause = Cause.TIMEOUT if isinstance(error, StepTimeout) else Cause.EXCEPTION
                 failure = explain(error, hint=f"the whole traceback is in {log.url}", cause=cause)
@@ -73,10 +74,9 @@ def write_result(folder: str, failure: Failure | None) -> None:
     fs.replace(fs.join(folder, "result.json"), dumps({"failure": record}).encode())
 
 
-def _compute(order: Order, store: Store, workers: Workers, emit: Emit, log: Callable[[str], None]) -> Report:
+def _compute(order: Order, step: Step[Any], store: Store, workers: Workers, emit: Emit, log: Log) -> Report:
     started = datetime.now(UTC)
     identity = order.identity
-    step: Step[Any] = unpack(order.step)
     parents = _parents(order, store)
     recipe = _checked_recipe(order, step, parents)
     context = RunContext(order, step, store=store, parents=parents, workers=workers, emit=emit, log=log)

@@ -17,7 +17,7 @@ from marin.graph.plan import Plan, resolve
 from marin.graph.step import dependencies
 from marin.run.backend import Backend, Ended
 from marin.run.failure import Failure, lost
-from marin.run.order import Identity, Order, ParentKey, pack
+from marin.run.order import Identity, Order, ParentKey
 from marin.run.result import RunResult, RunState, State, StepResult
 from marin.run.retry import Budget, Cause
 from marin.run.work import ENDED, Work
@@ -187,7 +187,6 @@ class Engine:
         assert work.lease is not None
         return Order(
             identity=Identity(self._store.url, self._run, work.name, work.step_name, work.fingerprint, attempt),
-            step=pack(planned.step, where=f"step {work.name}"),
             recipe=planned.recipe.fingerprint,
             parents=tuple(parents),
             pins=planned.pins,

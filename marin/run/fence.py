@@ -18,7 +18,8 @@ class Fence:
 
     def advance(self, identity: Identity) -> int:
         """Take the next generation, which ends every earlier one; the first is 1."""
-        taken = [int(name.split(".")[0]) for name in fs.list_folder(self._folder)]
+        names = [name.removesuffix(".json") for name in fs.list_folder(self._folder)]
+        taken = [int(name) for name in names if name.isdigit()]
         record = dumps({"run": identity.run, "attempt": identity.attempt}).encode()
         for number in range(max(taken, default=0) + 1, max(taken, default=0) + 1000):
             if fs.create(self._url(number), record):

@@ -45,10 +45,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """All that a worker needs to make one attempt of one step."""
+    """All that a worker needs to make one attempt of one step, beside the step itself."""
 
     identity: Identity
-    step: bytes
     recipe: str
     """The recipe fingerprint, for the manifest."""
     parents: tuple[ParentKey, ...]

@@ -21,7 +21,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((RO
 BIN = Path(sys.executable).parent
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 # The quickstart as the pages type it would take minutes: the same pipeline on 200 tiny files.
-SMALL = "--files 'small/*.py' --tokens 4096 --vocab_size 300 --context 32"
+SMALL = {"files": "small/*.py", "tokens": 4096, "vocab_size": 300, "context": 32}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def test_page_snippets_do_what_the_page_says(page: Path, folder: Path) -> None:
         if block.language == "python" and "file" in block.flags:
             (folder / block.flags["file"]).write_text(block.text)
         elif block.language == "python":
-            check(block, [sys.executable, "-c", block.text], folder, shown=[])
+            check(block, [sys.executable, "-c", smaller(block.text)], folder, shown=[])
         elif block.language == "console" and "norun" in block.flags:
             check_words_exist(block)
         elif block.language == "console":
@@ -82,8 +82,11 @@ def test_page_snippets_do_what_the_page_says(page: Path, folder: Path) -> None:
                     check(block, ["bash", "-c", smaller(command)], folder, shown)
 
 
-def smaller(command: str) -> str:
-    return re.sub(r"(marin (?:run|plan|why) pipelines/quickstart\.py)", rf"\1 {SMALL}", command)
+def smaller(text: str) -> str:
+    options = " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in SMALL.items())
+    values = ", ".join(f"{name}={value!r}" for name, value in SMALL.items())
+    text = re.sub(r"^marin \w+ pipelines/quickstart\.py.*", rf"\g<0> {options}", text)
+    return text.replace("quickstart.build()", f"quickstart.build({values})")
 
 
 def check(block: Block, command: list[str], folder: Path, shown: list[str]) -> None:

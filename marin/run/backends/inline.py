@@ -27,7 +27,7 @@ class InlineBackend:
     width = 1
 
     def __init__(self) -> None:
-        self._orders: deque[Order] = deque()
+        self._orders: deque[tuple[Order, Step[Any]]] = deque()
 
     def start(self, code_folders: Sequence[str], run: str) -> None:
         """Nothing to start: this process has the code already."""
@@ -44,14 +44,14 @@ class InlineBackend:
 
     def submit(self, order: Order, step: Step[Any]) -> None:
         """Keep the order for the next `wait`."""
-        self._orders.append(order)
+        self._orders.append((order, step))
 
     def wait(self, timeout: float) -> list[Ended]:
         """Run the oldest order to its end, however long it takes."""
         if not self._orders:
             return []
-        order = self._orders.popleft()
-        return [Ended(order.identity.attempt, report=execute(order, InlineWorkers()))]
+        order, step = self._orders.popleft()
+        return [Ended(order.identity.attempt, report=execute(order, lambda: step, InlineWorkers()))]
 
     def stop(self) -> None:
         """Forget what has not begun."""

@@ -20,7 +20,7 @@ from marin.base.errors import ClusterError, ConfigurationError
 from marin.graph.step import Step
 from marin.run.backend import Ended
 from marin.run.backends.ray_worker import cause_of, options, run_attempt
-from marin.run.order import Order
+from marin.run.order import Order, pack
 from marin.run.placement import Bundle, check_fits, demand_of
 
 PROBE_SECONDS = 5.0
@@ -73,7 +73,8 @@ class RayBackend:
         task = ray.remote(run_attempt).options(
             **chosen, scheduling_strategy="SPREAD", runtime_env=self._environment, retry_exceptions=False
         )
-        self._attempts[task.remote(order)] = order.identity.attempt
+        packed = pack(step, where=f"step {order.identity.name}")
+        self._attempts[task.remote(order, packed)] = order.identity.attempt
 
     def wait(self, timeout: float) -> list[Ended]:
         """Return the attempts that ended."""

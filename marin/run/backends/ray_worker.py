@@ -14,16 +14,16 @@ from marin.graph.resources import Resources
 from marin.run.attempt import execute
 from marin.run.backends.ray_gang import forming
 from marin.run.gang import Form
-from marin.run.order import GangOrder, GroupReport, Order, Report, ShardGroup
+from marin.run.order import GangOrder, GroupReport, Order, Report, ShardGroup, unpack
 from marin.run.placement import Bundle, shard_bundle
 from marin.run.retry import Cause
 from marin.run.shardpool import Pool
 from marin.run.shardwork import run_group
 
 
-def run_attempt(order: Order) -> Report:
+def run_attempt(order: Order, step: bytes) -> Report:
     """Body of the Ray task of one attempt."""
-    return execute(order, RayWorkers())
+    return execute(order, lambda: unpack(step), RayWorkers())
 
 
 def run_shards(group: ShardGroup) -> GroupReport:

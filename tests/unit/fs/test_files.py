@@ -1,0 +1,129 @@
+"""Files at URLs: globs, pins, refusals."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marin import fs
+from marin.base.errors import ConfigurationError, InputError, StoreError
+from marin.fs.pins import pin
+from marin.store import Store
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    for path in ("a.py", "b.txt", "deep/c.py", "deep/er/d.py", "skip/e.py", "skip/deep/f.py"):
+        (tmp_path / "corpus" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpus" / path).write_text(path)
+    return tmp_path / "corpus"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.py", ["a.py"]),
+        ("**/*.py", ["a.py", "deep/c.py", "deep/er/d.py", "skip/deep/f.py", "skip/e.py"]),
+        ("deep/**", ["c.py", "er/d.py"]),
+        ("*/[ce].py", ["deep/c.py", "skip/e.py"]),
+        ("?.txt", ["b.txt"]),
+        ("a.py", ["a.py"]),
+        ("deep", ["c.py", "er/d.py"]),
+        ("*.nothing", []),
+    ],
+)
+def test_glob_finds_by_pattern(corpus: Path, pattern: str, expected: list[str]):
+    assert [entry.path for entry in fs.glob(f"{corpus}/{pattern}")[1]] == expected
+
+
+def test_glob_is_the_same_on_memory(corpus: Path):
+    for path in corpus.rglob("*"):
+        if path.is_file():
+            fs.write(f"memory://globbed/{path.relative_to(corpus)}", path.read_bytes())
+    for pattern in ("**/*.py", "*/[ce].py", "*.txt", "a.py"):
+        local = [entry.path for entry in fs.glob(f"{corpus}/{pattern}")[1]]
+        assert [entry.path for entry in fs.glob(f"memory://globbed/{pattern}")[1]] == local
+
+
+def test_glob_excludes_whole_folders(corpus: Path):
+    found = fs.glob(f"{corpus}/**/*.py", exclude=["skip/**"])[1]
+    assert [entry.path for entry in found] == ["a.py", "deep/c.py", "deep/er/d.py"]
+
+
+def test_pin_touched_file_hits_and_edited_file_does_not(corpus: Path, tmp_path: Path):
+    memo = tmp_path / "memo.sqlite"
+    before = pin([f"{corpus}/**/*.py"], memo=memo)
+    os.utime(corpus / "a.py", ns=(1, time.time_ns()))
+    assert pin([f"{corpus}/**/*.py"], memo=memo) == before
+    (corpus / "a.py").write_text("A.py")
+    after = pin([f"{corpus}/**/*.py"], memo=memo)
+    assert [left.path for left, right in zip(before, after, strict=True) if left != right] == ["a.py"]
+
+
+def test_pin_damaged_memo_is_passed_over(corpus: Path, tmp_path: Path):
+    memo = tmp_path / "memo.sqlite"
+    before = pin([f"{corpus}/*.py"], memo=memo)
+    memo.write_bytes(b"not a database at all")
+    assert pin([f"{corpus}/*.py"], memo=memo) == before
+
+
+def test_pin_moved_corpus_keeps_paths_and_digests(corpus: Path):
+    before = [(file.path, file.digest) for file in pin([f"{corpus}/**/*.py"])]
+    moved = corpus.rename(corpus.parent / "elsewhere")
+    assert [(file.path, file.digest) for file in pin([f"{moved}/**/*.py"])] == before
+
+
+def test_pin_without_a_match_is_an_error(corpus: Path):
+    with pytest.raises(InputError, match="no file matches"):
+        pin([f"{corpus}/*.rs"])
+
+
+def test_pin_link_to_nowhere_is_named(corpus: Path):
+    (corpus / "gone.py").symlink_to(corpus / "never")
+    with pytest.raises(InputError, match=r"cannot read the input file 'gone\.py'"):
+        pin([f"{corpus}/*.py"])
+
+
+def test_glob_does_not_follow_links_in_circles(corpus: Path):
+    (corpus / "loop").symlink_to(corpus)
+    assert len(fs.glob(f"{corpus}/**/*.py")[1]) == 5
+
+
+def test_read_of_nothing_says_where(tmp_path: Path):
+    with pytest.raises(fs.NotFound) as caught:
+        fs.read(str(tmp_path / "absent"))
+    assert caught.value.where.endswith("absent")
+
+
+def test_store_below_a_file_is_refused_with_a_hint(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError) as caught:
+        Store.open(str(tmp_path / "file" / "store"), write=True)
+    assert "--store" in caught.value.hint
+
+
+def test_unknown_protocol_is_a_configuration_error():
+    with pytest.raises(ConfigurationError, match="nothing here can read"):
+        fs.read("gopher://somewhere/x")
+
+
+@given(st.lists(st.binary(max_size=50), max_size=5))
+def test_stream_digest_is_that_of_the_file(pieces: list[bytes]):
+    url = "memory://streams/x"
+    with fs.write_stream(url) as stream:
+        for piece in pieces:
+            stream.write(piece)
+    assert fs.read(url) == b"".join(pieces)
+    assert stream.written == fs.digest_file(url)
+
+
+def test_read_range_and_local_path(tmp_path: Path):
+    for url in (str(tmp_path / "r"), "memory://ranges/r"):
+        fs.write(url, b"0123456789")
+        assert fs.read_range(url, 3, 4) == b"3456"
+        assert fs.read_range(url, 8, 9) == b"89"
+        assert fs.list_folder(url.rsplit("/", 1)[0]) == ["r"]
+    assert fs.local_path("memory://ranges/r") is None
