@@ -167,7 +167,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         if part == "**":
             text += ".*" if last else "(?:.*/)?"
         else:
-            inner = fnmatch.translate(part).removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z").replace(".*", "[^/]*")
+            inner = re.sub(r"\)\\[zZ]$", "", fnmatch.translate(part).removeprefix("(?s:")).replace(".*", "[^/]*")
             text += f"{inner}{'' if last else '/'}"
     return re.compile(text, re.DOTALL)
 

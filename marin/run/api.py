@@ -28,6 +28,7 @@ A = TypeVar("A", bound=Artifact)
 
 BackendName = Literal["ray", "inline"]
 BACKENDS = {"ray": "marin.run.backends.ray:RayBackend", "inline": "marin.run.backends.inline:InlineBackend"}
+RAY_PROBE = "marin.run.backends.ray:probe"
 QUIET_RAY = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints worker deaths on the driver's standard output; marin reports them
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -180,6 +181,11 @@ def open_backend(name: BackendName, address: str | None) -> Backend:
     for variable, value in settings.items():  # read by Ray when it is imported
         os.environ.setdefault(variable, value)
     return cast(Backend, resolve(BACKENDS[name])(address))
+
+
+def check_address(address: str) -> None:
+    """Raise ClusterError unless something listens at a cluster's address."""
+    resolve(RAY_PROBE)(address)
 
 
 def code_folders() -> list[str]:

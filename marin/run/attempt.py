@@ -55,7 +55,7 @@ def execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> Re
             emit("state", state="running")
             try:
                 with time_limit(order.resources.timeout, where=f"step {identity.name}", give_up=give_up):
-                    report = _compute(order, load(), store, workers, emit, log.write)
+                    report = _compute(order, load(), store=store, workers=workers, emit=emit, log=log.write)
             except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: a step may raise anything
                 cause = Cause.TIMEOUT if isinstance(error, StepTimeout) else Cause.EXCEPTION
                 failure = explain(error, hint=f"the whole traceback is in {log.url}", cause=cause)
@@ -74,7 +74,7 @@ def write_result(folder: str, failure: Failure | None) -> None:
     fs.replace(fs.join(folder, "result.json"), dumps({"failure": record}).encode())
 
 
-def _compute(order: Order, step: Step[Any], store: Store, workers: Workers, emit: Emit, log: Log) -> Report:
+def _compute(order: Order, step: Step[Any], *, store: Store, workers: Workers, emit: Emit, log: Log) -> Report:
     started = datetime.now(UTC)
     identity = order.identity
     parents = _parents(order, store)

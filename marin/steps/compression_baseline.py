@@ -17,4 +17,5 @@ class CompressionBaseline(Step[Scores]):
         from marin.evaluate.compression import compress_documents
 
         scores = compress_documents(ctx.load(self.documents).shards)
+        ctx.metric(**scores.metrics)
         return Scores.write(ctx.output, scores.metrics, details=scores.details)

@@ -31,4 +31,5 @@ class Evaluate(Step[Scores]):
             batch_tokens=self.batch_tokens,
             progress=ctx.progress,
         )
+        ctx.metric(**scores.metrics)
         return Scores.write(ctx.output, scores.metrics, details=scores.details)

@@ -59,6 +59,10 @@ class Store:
             )
         return store
 
+    def exists(self) -> bool:
+        """Whether anything has made this a store."""
+        return fs.exists(layout.store_record(self.url))
+
     @property
     def shards(self) -> ShardCache:
         """The shard cache."""

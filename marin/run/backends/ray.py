@@ -24,7 +24,7 @@ from marin.run.order import Order, pack
 from marin.run.placement import Bundle, check_fits, demand_of
 
 PROBE_SECONDS = 5.0
-CONNECT_SECONDS = 15.0
+CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 200 * 2**20
 
 

@@ -1,0 +1,98 @@
+"""The command line: one verb a module, imported when it is called.
+
+Data go to standard output, everything else to standard error. Exit codes: 0 done, 1 a step failed, 2 wrong usage or
+configuration, 3 store or cluster not reachable, 130 interrupted.
+"""
+
+import importlib.metadata
+import logging
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from marin.base.errors import ConfigurationError, MarinError, did_you_mean
+from marin.base.lazy import resolve
+from marin.cli.errors import render_error, render_unexpected
+
+VERBS = {
+    "plan": "what would run, and why",
+    "run": "run a pipeline; running it again continues",
+    "why": "why a step would run",
+    "status": "how a run stands",
+    "logs": "what the workers of a run wrote",
+    "ls": "what the store holds",
+    "show": "one artifact or one run",
+    "doctor": "check versions, store, cluster and devices",
+}
+EPILOG = """Examples:
+
+  marin run pipelines/quickstart.py
+
+  marin plan pipelines/quickstart.py --lr 1e-3"""
+
+
+class Verbs(click.Group):
+    """Finds a verb's module when the verb is called; listing verbs imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of use."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb; ConfigurationError for an unknown one."""
+        if cmd_name not in VERBS:
+            hint = did_you_mean(cmd_name, VERBS) or f"verbs are {', '.join(VERBS)}"
+            raise ConfigurationError(f"there is no verb `{cmd_name}`", hint=hint)
+        command: click.Command = resolve(f"marin.cli.{cmd_name}_verb:command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of verbs."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples as they are."""
+        formatter.write("\n" + EPILOG.replace("\n\n", "\n") + "\n")
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(importlib.metadata.version("marin"), prog_name="marin")
+def marin() -> None:
+    """Run pipelines of content-hashed steps: what is done is kept, what changed is run."""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code."""
+    sys.exit(call(sys.argv[1:] if arguments is None else arguments))
+
+
+def call(arguments: list[str]) -> int:
+    """Run the command line; return its exit code."""
+    logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
+    whole = "--traceback" in arguments
+    try:
+        result: Any = marin.main(args=arguments, prog_name="marin", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.UsageError as error:
+        return render_error(_usage_error(error), json="--json" in arguments)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except MarinError as error:
+        return render_error(error, json="--json" in arguments, traceback=whole)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except Exception as error:  # noqa: BLE001  the boundary: whatever it is, the user gets a place to look
+        return render_unexpected(error, json="--json" in arguments, traceback=whole)
+
+
+def _usage_error(error: click.UsageError) -> ConfigurationError:
+    verb = error.ctx.command_path if error.ctx else "marin"
+    hint = f"`{verb} --help` shows what it takes"
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        known = [name for parameter in error.ctx.command.params for name in parameter.opts]
+        hint = did_you_mean(error.option_name, known) or hint
+    return ConfigurationError(error.format_message().rstrip("."), hint=hint)

@@ -1,0 +1,109 @@
+"""What a run leaves on the screen: a table of its steps, curves, scores, completions, and what to do next."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.table import Table
+
+from marin.base.units import format_seconds
+from marin.cli.errors import write_error
+from marin.cli.options import stderr, stdout, styled_state
+from marin.cli.plot import draw_curve
+from marin.graph import artifact
+from marin.run.result import RunResult, StepResult
+from marin.store import Store
+from marin.view.progress import RunProgress
+
+_SHOWN_ROWS, _SHOWN_CHARACTERS = 6, 240
+
+
+def draw_summary(result: RunResult, progress: RunProgress, store: Store) -> None:
+    """Write the table, and for what has just been made its curve and rows."""
+    draw_table(result)
+    for step in result.steps:
+        row = progress.rows.get(step.name)
+        if step.state == "done" and row is not None:
+            lines = draw_curve(row.curve)
+            if lines:
+                click.echo(f"\nloss of {step.name}\n" + "\n".join(lines))
+            _draw_completions(step, store)
+
+
+def draw_table(result: RunResult) -> None:
+    """Write one row a step."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("step", "state", "seconds", "shards", "output", "numbers"):
+        table.add_column(heading, overflow="fold", justify="right" if heading == "seconds" else "left")
+    for step in result.steps:
+        total, reused = step.shards.get("total", 0), step.shards.get("reused", 0)
+        shards = f"{total} ({reused} reused)" if reused else f"{total}" if total else ""
+        seconds = f"{step.seconds:.1f}" if step.state in ("done", "failed") else ""
+        digest = (step.digest or "")[:8]
+        table.add_row(step.name, styled_state(step.state), seconds, shards, digest, _numbers(step.metrics))
+    stdout().print(table)
+
+
+_SHOWN_NUMBERS = ("bits_per_byte", "gzip_bits_per_byte", "xz_bits_per_byte", "perplexity", "loss")
+
+
+def _numbers(metrics: Any) -> str:  # Any: numbers by name
+    shown = [name for name in _SHOWN_NUMBERS if isinstance(metrics.get(name), int | float)]
+    return ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.3f}" for name in shown)
+
+
+def _draw_completions(step: StepResult, store: Store) -> None:
+    """Write the rows of a small table with the columns prompt and completion."""
+    if step.fingerprint is None:
+        return
+    manifest = store.find([(step.step, step.fingerprint)]).get(step.fingerprint)
+    if manifest is None or manifest.artifact != artifact.Table.__name__:
+        return
+    table = artifact.Table(store.contents(manifest))
+    if manifest.size > 1_000_000 or not {"prompt", "completion"} <= set(table.to_arrow().column_names):
+        return
+    click.echo(f"\n{step.name}")
+    for row in table.to_rows()[:_SHOWN_ROWS]:
+        prompt, completion = str(row["prompt"]), str(row["completion"])[:_SHOWN_CHARACTERS]
+        click.echo("\n".join(f"  {line}" for line in (click.style(prompt, bold=True) + completion).splitlines()))
+        click.echo("  " + "-" * 24)
+
+
+def draw_failures(result: RunResult, command: str) -> None:
+    """Write one root cause for each failed branch, what is kept, and the next command."""
+    for step in result.steps:
+        if step.state == "failed":
+            error = step.error or {}
+            where = "\n".join(filter(None, (str(error.get("where") or ""), f"{step.attempts} attempts")))
+            write_error(f"step {step.name} failed: {error.get('message')}", where, str(error.get("hint") or ""))
+    blocked = [step.name for step in result.steps if step.state == "blocked"]
+    kept = sum(step.state in ("cached", "done") for step in result.steps)
+    if blocked:
+        click.echo(f"blocked by that: {', '.join(blocked)}", err=True)
+    click.echo(f"kept: {kept} of {len(result.steps)} steps, and every finished shard and checkpoint", err=True)
+    click.echo(f"logs: marin logs {result.run}\nthen: {command}", err=True)
+
+
+def draw_next(result: RunResult, target: str, store: str) -> None:
+    """Write where the results are and three next commands."""
+    err = stderr()
+    option = f" --store {store}" if store != ".marin" else ""
+    exported = next((step for step in result.steps if step.step == "export" and step.artifact), None)
+    show = exported.name if exported and exported.name == exported.step else result.steps[-1].step
+    err.print(f"\nstore  {result.store}\nrun    {result.run}", soft_wrap=True)
+    err.print("next   change an option and run again: only what depends on it runs")
+    for line in (f"marin plan {target}{option}", f"marin show {show}{option}", f"marin ls{option}"):
+        err.print(f"         {line}", soft_wrap=True)
+
+
+def took(result: RunResult, seconds: float) -> str:
+    """Return a closing line: how many steps were done and cached, and how long it took."""
+    states: Sequence[str] = [step.state for step in result.steps]
+    parts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    return f"{', '.join(parts)} in {format_seconds(seconds)}"
+
+
+def is_terminal() -> bool:
+    """Whether a person watches standard error."""
+    return sys.stderr.isatty()

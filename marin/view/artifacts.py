@@ -1,0 +1,66 @@
+"""Artifacts of a store by what a person types: a step name, the start of a fingerprint, a path, or a run's step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from marin import fs
+from marin.base.errors import ConfigurationError, did_you_mean
+from marin.store import Manifest, Store
+
+SHORTEST_PREFIX = 4
+
+
+def artifact_url(store: Store, manifest: Manifest) -> str:
+    """Return the folder of an artifact."""
+    return store.artifact_folder(manifest.step, manifest.fingerprint)
+
+
+def find_artifacts(store: Store, text: str) -> list[Manifest]:
+    """Return the artifacts that `text` names, newest first; ConfigurationError with a near name when there is none."""
+    manifests = store.manifests()
+    url = fs.normalise(text)
+    found = [
+        manifest
+        for manifest in manifests
+        if text == manifest.step
+        or (len(text) >= SHORTEST_PREFIX and manifest.fingerprint.startswith(text.lower()))
+        or url == artifact_url(store, manifest)
+        or url == f"{artifact_url(store, manifest)}/manifest.json"
+    ]
+    if not found:
+        known = sorted({manifest.step for manifest in manifests})
+        hint = did_you_mean(text, known) or (f"there are {', '.join(known)}" if known else "the store is empty")
+        raise ConfigurationError(f"the store has nothing called {text!r}", where=store.url, hint=hint)
+    return found
+
+
+def describe(store: Store, manifest: Manifest) -> dict[str, Any]:
+    """Return what `marin show` says of an artifact."""
+    return {
+        "step": manifest.step,
+        "artifact": artifact_url(store, manifest),
+        "type": manifest.artifact,
+        "fingerprint": manifest.fingerprint,
+        "digest": manifest.digest,
+        "bytes": manifest.size,
+        "shards": len(manifest.shards),
+        "files": [{"path": file.path, "size": file.size, "digest": file.digest} for file in manifest.files],
+        "metrics": dict(manifest.metrics),
+        "meta": manifest.meta,
+        "produced": {
+            "run": manifest.run,
+            "attempt": manifest.attempt,
+            "user": manifest.producer.user,
+            "host": manifest.producer.host,
+            "commit": manifest.producer.commit,
+            "at": manifest.finished,
+            "seconds": manifest.seconds,
+        },
+        "recipe": store.recipe(manifest.step, manifest.fingerprint),
+    }
+
+
+def attempts_of(store: Store, step: str, fingerprint: str) -> Sequence[str]:
+    """Return the folders of a fingerprint's attempts, oldest first."""
+    folder = fs.join(store.artifact_folder(step, fingerprint), "attempts")
+    return [fs.join(folder, name) for name in fs.list_folder(folder)]

@@ -1,0 +1,122 @@
+"""A run as it stands: events folded into one row a step. Pure; whoever draws asks here.
+
+Invariant: folding the same events in the same order gives the same rows, live or years later.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+Event = Mapping[str, Any]  # Any: JSON
+
+ENDED = ("cached", "done", "failed", "blocked", "stopped")
+
+
+@dataclass
+class StepRow:
+    """One step on a screen; a map or a sweep of shards is one row."""
+
+    name: str
+    step: str
+    state: str = "waiting"
+    detail: str = ""
+    done: float = 0
+    total: float = 0
+    unit: str = ""
+    shards: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The last number of each name."""
+    attempt: str = ""
+    attempts: int = 0
+    started: str = ""
+    ended: str = ""
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    """(tokens or step, loss), in order of arrival."""
+
+    @property
+    def fraction(self) -> float:
+        """How far the step is, 0 to 1."""
+        if self.state in ("cached", "done"):
+            return 1.0
+        return min(self.done / self.total, 1.0) if self.total else 0.0
+
+    def seconds(self, now: str) -> float:
+        """Return how long the step has run, or ran."""
+        return _between(self.started, self.ended or now) if self.started else 0.0
+
+    def to_json(self, now: str) -> dict[str, Any]:
+        """Return the object that `marin status --json` shows."""
+        return {
+            "name": self.name,
+            "step": self.step,
+            "state": self.state,
+            "detail": self.detail,
+            "progress": {"done": self.done, "total": self.total, "unit": self.unit},
+            "shards": {"total": 0, "reused": 0, "computed": 0, **self.shards},
+            "metrics": self.metrics,
+            "attempts": self.attempts,
+            "seconds": round(self.seconds(now), 3),
+        }
+
+
+@dataclass
+class RunProgress:
+    """All rows of a run, by name, in plan order."""
+
+    rows: dict[str, StepRow] = field(default_factory=dict)
+    state: str = "running"
+
+    @classmethod
+    def of(cls, steps: Iterable[tuple[str, str]]) -> "RunProgress":
+        """Return a run whose steps (name in the plan, step name) all wait."""
+        return cls({name: StepRow(name, step) for name, step in steps})
+
+    def apply(self, events: Sequence[Event]) -> list[StepRow]:
+        """Fold events in; return the rows whose state changed, in order, each as often as it changed."""
+        changed = []
+        for event in events:
+            if event.get("kind") == "run":
+                self.state = str(event.get("state", self.state))
+            row = self.rows.get(str(event.get("name")))
+            if row is not None and _apply(row, event):
+                changed.append(row)
+        return changed
+
+
+def _apply(row: StepRow, event: Event) -> bool:
+    """Fold one event into its row; True when the state or its detail changed."""
+    kind = event.get("kind")
+    if kind == "state":
+        return _move(row, event)
+    if kind == "progress":
+        row.done, row.total, row.unit = event.get("done", 0), event.get("total", 0), str(event.get("unit", ""))
+    elif kind == "shards":
+        row.shards = {name: int(event.get(name, 0)) for name in ("total", "reused", "computed")}
+    elif kind == "metric" and event.get("rank", 0) == 0:
+        values = event.get("values") or {}
+        row.metrics.update(values)
+        if isinstance(values.get("loss"), int | float):
+            row.curve.append((float(values.get("tokens", values.get("step", len(row.curve)))), float(values["loss"])))
+    return False
+
+
+def _move(row: StepRow, event: Event) -> bool:
+    state, detail = str(event.get("state", "")), str(event.get("detail", ""))
+    if row.state in ENDED or (row.state, row.detail, row.attempt) == (state, detail, event.get("attempt", row.attempt)):
+        return False
+    if state == "running":
+        row.attempts += event.get("attempt") != row.attempt
+        row.attempt = str(event.get("attempt", row.attempt))
+        row.started = row.started or str(event.get("time", ""))
+    if state in ENDED:
+        row.ended = str(event.get("time", ""))
+    row.state, row.detail = state, detail
+    return True
+
+
+def _between(start: str, end: str) -> float:
+    try:
+        return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
+    except ValueError:
+        return 0.0
