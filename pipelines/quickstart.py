@@ -17,11 +17,13 @@ from marin import (
     Export,
     Files,
     Generate,
+    Muon,
     Shuffle,
     Split,
     Tokenize,
     Train,
     TrainTokenizer,
+    WarmupStableDecay,
     pipeline,
 )
 
@@ -32,10 +34,10 @@ PROMPTS = ("def __init__(self", "import os\n\ndef read_lines(path):\n", "for nam
 @pipeline
 def quickstart(
     files: Annotated[str, "pattern of the files to learn from"] = STANDARD_LIBRARY,
-    lr: Annotated[float, "peak learning rate"] = 3e-3,
-    tokens: Annotated[int, "tokens to train on"] = 1_500_000,
+    lr: Annotated[float, "peak learning rate"] = 1e-2,
+    tokens: Annotated[int, "tokens to train on"] = 1_200_000,
     vocab_size: Annotated[int, "entries of the tokenizer"] = 4096,
-    context: Annotated[int, "tokens a sequence"] = 256,
+    context: Annotated[int, "tokens a sequence"] = 128,
     ranks: Annotated[int, "processes to train with"] = 1,
 ):
     """Train a small decoder on Python source, evaluate it beside gzip and xz, export it to Hugging Face."""
@@ -49,8 +51,9 @@ def quickstart(
     data = Shuffle(tokens=Tokenize(documents=train, tokenizer=tokenizer), context=context, seed=0)
     model = Train(
         data=data,
-        model=Decoder(layers=4, width=128, heads=4),
-        optimizer=AdamW(lr=lr),
+        model=Decoder(layers=2, width=160, heads=5, qk_norm=True),
+        optimizer=Muon(lr=lr, momentum=0.9, weight_decay=0, others=AdamW(lr=3 * lr, weight_decay=0)),
+        schedule=WarmupStableDecay(warmup_steps=10, decay=0.5),
         tokens=tokens,
         batch=16,
     ).on(cpus=2 / ranks, ranks=ranks)

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 from rich.console import Console
@@ -15,6 +15,7 @@ from marin.store import Store
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_STORE = ".marin"
+PIPE_WIDTH = 160
 
 store_option = click.option(
     "--store",
@@ -38,12 +39,19 @@ def write_json(record: Any) -> None:  # Any: JSON
 
 def stdout() -> Console:
     """Return the console for data."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console(sys.stdout)
 
 
 def stderr() -> Console:
     """Return the console for everything else."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    # A pipe has no width: tables keep their lines whole for grep.
+    return (
+        Console(file=file, highlight=False) if file.isatty() else Console(file=file, highlight=False, width=PIPE_WIDTH)
+    )
 
 
 def existing_store(url: str) -> Store:

@@ -21,6 +21,7 @@ from marin.run.backend import Backend
 from marin.run.engine import Engine
 from marin.run.planner import StoreCatalogue, pins
 from marin.run.producer import this_producer
+from marin.run.publish import publish
 from marin.run.result import RunResult
 from marin.store import EventWriter, Heartbeat, Leases, Store, new_run_id
 
@@ -146,6 +147,7 @@ def run_plan(
         events.emit("run", state="running")
         result = engine.run(planned)
         record |= result.to_json()
+        _publish(planned, result, opened)
         return result
     finally:
         events.emit("run", state=record["state"])
@@ -153,6 +155,14 @@ def run_plan(
         events.close()
         for started in opened_here:
             started.close()
+
+
+def _publish(planned: Plan, result: RunResult, store: Store) -> None:
+    """Copy what `.at(url)` asks for, of all steps that have a result."""
+    for step in planned.steps:
+        url, fingerprint = step.step.placed.url, result.step(step.name).fingerprint
+        if url is not None and fingerprint is not None and result.step(step.name).state in ("cached", "done"):
+            publish(store, store.find([(step.step.step_name(), fingerprint)])[fingerprint], url)
 
 
 def raise_unless_done(result: RunResult) -> None:

@@ -7,7 +7,7 @@ from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Context
 from marin.graph.step import Step
 from marin.model.config import Decoder
-from marin.train.config import AdamW, Muon, Schedule, TrainConfig, WarmupStableDecay
+from marin.train.config import Optimizer, Schedule, TrainConfig, WarmupStableDecay
 
 
 class Train(Step[Checkpoint]):
@@ -17,17 +17,22 @@ class Train(Step[Checkpoint]):
 
     data: Step[Sequences]
     model: Decoder
-    optimizer: AdamW | Muon
+    optimizer: Optimizer
     tokens: int = Field(ge=1)
     """Tokens to train on; rounded up to whole steps."""
     batch: int = Field(default=64, ge=1)
     """Sequences a step, over all ranks."""
     schedule: Schedule = WarmupStableDecay()
     seed: int = Field(default=0, ge=0)
+    """Of the initial weights and of the order of data after the first epoch."""
+    clip: float | None = Field(default=1.0, gt=0)
+    """Largest norm of the whole gradient; None leaves it as it is."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences a rank holds at once; None: all of its share."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
     """Time between checkpoints."""
+    log_every: Placement[int] = Field(default=10, ge=1)
+    """Steps between metrics."""
 
     def run(self, ctx: Context) -> Checkpoint:
         """Form the gang, train, and keep what rank 0 wrote."""
@@ -40,8 +45,10 @@ class Train(Step[Checkpoint]):
             tokens=self.tokens,
             batch=self.batch,
             seed=self.seed,
+            clip=self.clip,
             micro_batch=self.micro_batch,
             checkpoint_seconds=self.checkpoint_seconds,
+            log_every=self.log_every,
         )
         results = ctx.gang(
             entry.train_rank,
@@ -52,4 +59,6 @@ class Train(Step[Checkpoint]):
             output=ctx.output,
         )
         ctx.output.adopt(entry.files_of(results))
-        return Checkpoint.write(ctx.output, meta=entry.record_of(results))
+        record = entry.record_of(results)
+        ctx.metric(**{name: value for name, value in record.items() if isinstance(value, int | float)})
+        return Checkpoint.write(ctx.output, meta=record)
