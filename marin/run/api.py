@@ -23,7 +23,7 @@ from marin.run.planner import StoreCatalogue, pins
 from marin.run.producer import this_producer
 from marin.run.publish import publish
 from marin.run.result import RunResult
-from marin.store import EventWriter, Heartbeat, Leases, Store, new_run_id
+from marin.store import EventWriter, Heartbeat, Leases, Producer, Store, new_run_id
 
 A = TypeVar("A", bound=Artifact)
 
@@ -129,18 +129,7 @@ def run_plan(
         producer=producer,
         code_folders=code_folders(),
     )
-    record: dict[str, Json] = {
-        **(labels or {}),
-        "run": run,
-        "state": "running",
-        "store": opened.url,
-        "user": producer.user,
-        "host": producer.host,
-        "commit": producer.commit,
-        "pid": os.getpid(),
-        "started": _now(),
-        "steps": [{"name": step.name, "step": step.step.step_name(), "state": "waiting"} for step in planned.steps],
-    }
+    record = {**(labels or {}), **_run_record(run, planned, opened, producer)}
     opened.write_run(run, record)
     record["state"] = "failed"  # until the engine says otherwise
     try:
@@ -155,6 +144,21 @@ def run_plan(
         events.close()
         for started in opened_here:
             started.close()
+
+
+def _run_record(run: str, planned: Plan, store: Store, producer: Producer) -> dict[str, Json]:
+    """Return what stands in `run.json` while the run goes on."""
+    return {
+        "run": run,
+        "state": "running",
+        "store": store.url,
+        "user": producer.user,
+        "host": producer.host,
+        "commit": producer.commit,
+        "pid": os.getpid(),
+        "started": _now(),
+        "steps": [{"name": step.name, "step": step.step.step_name(), "state": "waiting"} for step in planned.steps],
+    }
 
 
 def _publish(planned: Plan, result: RunResult, store: Store) -> None:

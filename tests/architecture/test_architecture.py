@@ -32,8 +32,8 @@ ALLOWED = {
 }
 SCIENCE = {"model", "data", "train", "evaluate", "export", "steps"}
 FORBIDDEN_LIBRARIES = {
-    **dict.fromkeys(SCIENCE, {"ray"}),
-    **dict.fromkeys(("store", "run", "view", "cli", "base", "graph", "fs"), {"torch", "transformers"}),
+    **{room: {"ray"} for room in SCIENCE},
+    **{room: {"torch", "transformers"} for room in ("store", "run", "view", "cli", "base", "graph", "fs")},
 }
 RAY_FILES = {"run/backends/ray.py", "run/backends/ray_gang.py", "run/backends/ray_worker.py"}
 # Modules that import at first use, and why: docs/contributing/decisions/0001.
