@@ -17,11 +17,11 @@ from marin.train.checkpoint import Checkpoints
 from marin.train.config import TrainConfig, warmup_error
 from marin.train.feed import SequenceSource
 from marin.train.loop import Loop, Outcome
-from marin.train.ranks import OpenRendezvous, device_of, join, open_rendezvous
+from marin.train.ranks import device_of, join, open_rendezvous
 from marin.train.record import write_result
 from marin.train.state import TrainingState
 
-__all__ = ["OpenRendezvous", "files_of", "open_rendezvous", "record_of", "resolved", "train_rank", "train_source"]
+__all__ = ["files_of", "open_rendezvous", "record_of", "resolved", "train_rank", "train_source"]
 
 
 def train_rank(

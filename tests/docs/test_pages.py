@@ -21,7 +21,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((RO
 BIN = Path(sys.executable).parent
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 # The quickstart as the pages type it would take minutes: the same pipeline on 200 tiny files.
-SMALL = {"files": "small/*.py", "tokens": 4096, "vocab_size": 300, "context": 32}
+SMALL = {"files": "small/*.py", "tokens": 16_384, "vocab_size": 300, "context": 32}
 
 
 @dataclass(frozen=True)
