@@ -52,7 +52,7 @@ def quickstart(
     model = Train(
         data=data,
         model=Decoder(layers=2, width=160, heads=5, qk_norm=True),
-        optimizer=Muon(lr=lr, momentum=0.9, weight_decay=0, others=AdamW(lr=3 * lr, weight_decay=0)),
+        optimizer=Muon(lr=lr, momentum=0.85, weight_decay=0, others=AdamW(lr=3 * lr, weight_decay=0)),
         schedule=WarmupStableDecay(warmup_steps=10, decay=0.5),
         tokens=tokens,
         batch=16,

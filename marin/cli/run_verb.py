@@ -2,13 +2,14 @@
 
 import fnmatch
 import os
+import shlex
 import time
 
 import click
 
 from marin.base.errors import ConfigurationError, did_you_mean
 from marin.cli.live import Follower, Lines, Screen, Tables
-from marin.cli.options import common_options, stderr, write_json
+from marin.cli.options import DEFAULT_STORE, common_options, stderr, write_json
 from marin.cli.summary import draw_failures, draw_next, draw_summary, draw_table, is_terminal, took
 from marin.cli.target import Target, TargetCommand, build_target
 from marin.graph.plan import Plan
@@ -64,7 +65,7 @@ def command(
     if as_json:
         write_json(result.to_json())
     else:
-        _finish(result, progress, built, target, store, all_cached)
+        _finish(result, progress, command_text(built, store), store, all_cached)
     stderr().print(took(result, time.monotonic() - began), style="bold")
     return EXIT_CODES[result.state]
 
@@ -92,14 +93,19 @@ def first_line(planned: Plan, run: str) -> str:
     )
 
 
-def _finish(result: RunResult, progress: RunProgress, built: Target, target: str, store: str, all_cached: bool) -> None:
+def command_text(built: Target, store: str) -> str:
+    """Return target, options and store as they have to be typed again."""
+    return built.command if store == DEFAULT_STORE else f"{built.command} --store {shlex.quote(store)}"
+
+
+def _finish(result: RunResult, progress: RunProgress, command: str, store: str, all_cached: bool) -> None:
     if all_cached:
         draw_table(result)
     else:
         draw_summary(result, progress, Store.open(store, write=False))
     if result.state == "failed":
-        draw_failures(result, f"marin run {target}")
+        draw_failures(result, f"marin run {command}", store)
     elif result.state == "stopped":
-        click.echo(f"stopped: what was finished is kept; `marin run {target}` continues", err=True)
+        click.echo(f"stopped: what was finished is kept; `marin run {command}` continues", err=True)
     else:
-        draw_next(result, target, store)
+        draw_next(result, command, store)

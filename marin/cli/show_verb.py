@@ -7,6 +7,7 @@ import click
 from marin.base.units import format_seconds, format_size
 from marin.cli import status_verb
 from marin.cli.options import common_options, existing_store, stdout, write_json
+from marin.graph.explain import plain
 from marin.view.artifacts import describe, find_artifacts
 
 EPILOG = """\b
@@ -46,4 +47,4 @@ def command(ctx: click.Context, what: str, store: str, as_json: bool, traceback:
         out.print(f"  shards       {len(manifest.shards)}, {format_size(manifest.size)}")
     config = (record["recipe"] or {}).get("config", {})
     for name, value in config.items():
-        out.print(f"  {name:<12} {json.dumps(value)[:160]}", soft_wrap=True, markup=False)
+        out.print(f"  {name:<12} {json.dumps(plain(value), ensure_ascii=False)[:160]}", soft_wrap=True, markup=False)

@@ -1,5 +1,6 @@
 """What a run leaves on the screen: a table of its steps, curves, scores, completions, and what to do next."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from rich.table import Table
 
 from marin.base.units import format_seconds
 from marin.cli.errors import write_error
-from marin.cli.options import stderr, stdout, styled_state
+from marin.cli.options import DEFAULT_STORE, stderr, stdout, styled_state
 from marin.cli.plot import draw_curve
 from marin.graph import artifact
 from marin.run.result import RunResult, StepResult
@@ -70,7 +71,7 @@ def _draw_completions(step: StepResult, store: Store) -> None:
         click.echo("  " + "-" * 24)
 
 
-def draw_failures(result: RunResult, command: str) -> None:
+def draw_failures(result: RunResult, command: str, store: str) -> None:
     """Write one root cause for each failed branch, what is kept, and the next command."""
     for step in result.steps:
         if step.state == "failed":
@@ -82,18 +83,22 @@ def draw_failures(result: RunResult, command: str) -> None:
     if blocked:
         click.echo(f"blocked by that: {', '.join(blocked)}", err=True)
     click.echo(f"kept: {kept} of {len(result.steps)} steps, and every finished shard and checkpoint", err=True)
-    click.echo(f"logs: marin logs {result.run}\nthen: {command}", err=True)
+    click.echo(f"logs: marin logs {result.run}{_store_option(store)}\nthen: {command}", err=True)
 
 
-def draw_next(result: RunResult, target: str, store: str) -> None:
+def _store_option(store: str) -> str:
+    return "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
+
+
+def draw_next(result: RunResult, command: str, store: str) -> None:
     """Write where the results are and three next commands."""
     err = stderr()
-    option = f" --store {store}" if store != ".marin" else ""
+    option = _store_option(store)
     exported = next((step for step in result.steps if step.step == "export" and step.artifact), None)
     show = exported.name if exported and exported.name == exported.step else result.steps[-1].step
     err.print(f"\nstore  {result.store}\nrun    {result.run}", soft_wrap=True)
     err.print("next   change an option and run again: only what depends on it runs")
-    for line in (f"marin plan {target}{option}", f"marin show {show}{option}", f"marin ls{option}"):
+    for line in (f"marin plan {command}", f"marin show {show}{option}", f"marin ls{option}"):
         err.print(f"         {line}", soft_wrap=True)
 
 

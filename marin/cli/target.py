@@ -7,6 +7,7 @@ fingerprints do not know how it was named.
 import importlib
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,12 +26,15 @@ class Target(NamedTuple):
 
     pipeline: Pipeline
     steps: tuple[Step[Any], ...]
+    command: str
+    """The target and its options, as typed, for the next command."""
 
 
 def build_target(text: str, arguments: Sequence[str]) -> Target:
     """Return the pipeline that `text` names, built with the options in `arguments`."""
     pipeline = load_pipeline(text)
-    return Target(pipeline, pipeline.parse(parse_options(pipeline, arguments)))
+    steps = pipeline.parse(parse_options(pipeline, arguments))
+    return Target(pipeline, steps, shlex.join([text, *arguments]))
 
 
 def load_pipeline(text: str) -> Pipeline:

@@ -104,6 +104,7 @@ def _reloaded(folder: Path, checkpoint: LoadedCheckpoint) -> Reloaded:
 
 def _through_transformers(folder: Path, device: torch.device) -> Reloaded:
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 

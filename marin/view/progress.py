@@ -4,7 +4,7 @@ Invariant: folding the same events in the same order gives the same rows, live o
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -73,14 +73,14 @@ class RunProgress:
         return cls({name: StepRow(name, step) for name, step in steps})
 
     def apply(self, events: Sequence[Event]) -> list[StepRow]:
-        """Fold events in; return the rows whose state changed, in order, each as often as it changed."""
-        changed = []
+        """Fold events in; return a copy of a row for each change of its state, in order."""
+        changed: list[StepRow] = []
         for event in events:
             if event.get("kind") == "run":
                 self.state = str(event.get("state", self.state))
             row = self.rows.get(str(event.get("name")))
             if row is not None and _apply(row, event):
-                changed.append(row)
+                changed.append(replace(row))
         return changed
 
 
