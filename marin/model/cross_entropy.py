@@ -88,8 +88,14 @@ def linear_cross_entropy(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor
 @torch.no_grad()
 def token_losses(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
     """Return each position's cross-entropy `[N]` in fp32, 0 where MASKED; no gradient."""
-    losses = [
-        F.cross_entropy(F.linear(hidden_ND[chunk], weight_VD).float(), targets_N[chunk], reduction="none")
-        for chunk in _chunks(hidden_ND, weight_VD)
-    ]
-    return torch.cat(losses) if losses else hidden_ND.new_zeros(0, dtype=torch.float32)
+    counted_N = targets_N != MASKED
+    kept_ND, kept_N = hidden_ND[counted_N], targets_N[counted_N]
+    losses_N = hidden_ND.new_zeros(hidden_ND.shape[0], dtype=torch.float32)
+    if kept_N.numel():
+        losses_N[counted_N] = torch.cat(
+            [
+                F.cross_entropy(F.linear(kept_ND[chunk], weight_VD).float(), kept_N[chunk], reduction="none")
+                for chunk in _chunks(kept_ND, weight_VD)
+            ]
+        )
+    return losses_N
