@@ -6,6 +6,7 @@ all that remains becomes a StoreError that says what to do.
 
 import errno
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,7 +18,17 @@ T = TypeVar("T")
 
 TRIES = 5
 _FIRST_PAUSE = 0.2  # seconds; doubles with each try
-_FINAL = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+_FINAL = (IsADirectoryError, NotADirectoryError, PermissionError)
+_LOCAL_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
+# Clients of object stores raise these beside OSError; one that was never imported raises nothing.
+_CLIENT_ERRORS = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("aiohttp", "ClientError"),
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("azure.core.exceptions", "AzureError"),
+)
 _HINTS = {
     errno.ENOSPC: "free space on the disk, or put the store elsewhere with --store",
     errno.EDQUOT: "free space in your quota, or put the store elsewhere with --store",
@@ -26,7 +37,7 @@ _HINTS = {
     errno.EPERM: "ask for permission, or choose another store with --store",
     errno.ENOTDIR: "a file stands where a folder is needed: choose another path with --store",
     errno.EISDIR: "a folder stands where a file is needed: choose another path",
-    errno.EEXIST: "a file stands where a folder is needed: choose another path with --store",
+    errno.EOPNOTSUPP: "this file system has no hard links: put the store on another disk with --store",
 }
 
 
@@ -37,7 +48,7 @@ class NotFound(StoreError):
         super().__init__(what, where=where, hint=hint)
 
 
-def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES) -> T:
+def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES, pause: Callable[[float], object] = time.sleep) -> T:
     """Return `call()`, retried while the error is transient; NotFound, FileExistsError or StoreError otherwise."""
     for number in range(1, tries + 1):
         try:
@@ -46,15 +57,28 @@ def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES) -> T:
             raise NotFound(f"there is no {url}", where=url) from error
         except FileExistsError:
             raise
-        except OSError as error:
-            if number == tries or isinstance(error, _FINAL) or (is_local(url) and error.errno != errno.EIO):
+        except storage_errors() as error:
+            if number == tries or not _is_transient(error, url):
                 raise refused(error, url) from error
-        time.sleep(_FIRST_PAUSE * 2**number * random.random())
+        pause(_FIRST_PAUSE * 2**number * random.random())
     raise AssertionError("unreachable")
 
 
-def refused(error: OSError, url: str) -> StoreError:
+def storage_errors() -> tuple[type[Exception], ...]:
+    """Return the types of error that storage, and the clients that are loaded, can raise."""
+    loaded = (getattr(sys.modules.get(module), name, None) for module, name in _CLIENT_ERRORS)
+    return (OSError, *(kind for kind in loaded if kind is not None))
+
+
+def _is_transient(error: Exception, url: str) -> bool:
+    if is_local(url):
+        return getattr(error, "errno", None) in _LOCAL_TRANSIENT
+    return not isinstance(error, _FINAL)
+
+
+def refused(error: Exception, url: str) -> StoreError:
     """Return the StoreError for a storage error that will not go away."""
-    hint = _HINTS.get(error.errno or 0, "check that the store is reachable and that your credentials are right")
-    reason = error.strerror or str(error) or type(error).__name__
+    number = getattr(error, "errno", None) or 0
+    hint = _HINTS.get(number, "check that the store is reachable and that your credentials are right")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return StoreError(f"storage refused: {reason}", where=url, hint=hint)

@@ -1,12 +1,14 @@
 """Pins: external inputs by content, so that a result names the bytes it came from.
 
 Local digests are remembered by (path, size, mtime, inode): a touched file is hashed once more and hits again.
-The memory is a convenience; without it, or with a damaged one, files are hashed anew.
+The memory is a convenience; without it, or with a damaged one, files are hashed anew. A file that changed within the
+last two seconds is not remembered: coarse file times could hide the next edit.
 """
 
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,7 @@ from marin.fs.read import Entry, digest_file, glob
 from marin.graph.files import FileRef
 
 _THREADS = 8
+_SETTLED_NS = 2_000_000_000
 
 
 def default_memo() -> Path:
@@ -83,6 +86,7 @@ class _Memo:
             size = entry.size
             if digest is None:
                 size, digest = digest_file(entry.url)
+                key = key if time.time_ns() - entry.modified_ns > _SETTLED_NS else ""
             else:
                 key = ""
         except (OSError, StoreError) as error:

@@ -3,7 +3,9 @@
 Control reads bypass listing caches. Nothing here writes.
 """
 
+import contextlib
 import fnmatch
+import io
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +14,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from blake3 import blake3
 
-from marin.fs.faults import NotFound, attempt
+from marin.fs.faults import NotFound, attempt, refused
 from marin.fs.location import is_local, join, normalise, remote
 from marin.graph.files import FileRef
 
@@ -47,6 +49,8 @@ def read(url: str) -> bytes:
 
 def read_range(url: str, start: int, length: int) -> bytes:
     """Return `length` bytes from `start`, fewer at the end of the file."""
+    if length <= 0:
+        return b""
     if is_local(url):
         return attempt(lambda: _local_range(url, start, length), url)
     filesystem, path = remote(url)
@@ -63,6 +67,8 @@ def open_read(url: str) -> BinaryIO:
     """Open a file for reading; seekable."""
     if is_local(url):
         return attempt(lambda: open(url, "rb"), url)
+    if url.startswith("memory://"):
+        return io.BytesIO(read(url))  # fsspec's own file is one object, hence one position, for all its readers
     filesystem, path = remote(url)
     return cast(BinaryIO, attempt(lambda: filesystem.open(path, "rb"), url))
 
@@ -110,10 +116,13 @@ def _listed(url: str, wanted: Callable[[str], object], pruned: Callable[[str], o
 
 
 def _walk(root: str, below: str, wanted: Callable[[str], object], pruned: Callable[[str], object]) -> Iterator[Entry]:
+    folder = os.path.join(root, below)
     try:
-        children = os.scandir(os.path.join(root, below))
-    except FileNotFoundError:
+        children = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        raise refused(error, folder) from error
     with children:
         for child in children:
             path = f"{below}/{child.name}" if below else child.name
@@ -122,9 +131,10 @@ def _walk(root: str, below: str, wanted: Callable[[str], object], pruned: Callab
                 if not pruned(path):
                     yield from _walk(root, path, wanted, pruned)
             elif wanted(path) and not child.is_dir():
-                # A link that leads nowhere is listed, so that reading it fails by name.
-                status = child.stat() if child.is_file() else child.stat(follow_symlinks=False)
-                yield Entry(path, child.path, status.st_size, status.st_mtime_ns, "")
+                with contextlib.suppress(FileNotFoundError):  # it went away while we looked
+                    # A link that leads nowhere is listed, so that reading it fails by name.
+                    status = child.stat() if child.is_file() else child.stat(follow_symlinks=False)
+                    yield Entry(path, child.path, status.st_size, status.st_mtime_ns, "")
 
 
 def _remote_entry(root: str, path: str, info: dict[str, object]) -> Entry:
@@ -146,30 +156,31 @@ def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]
         single = [entry for entry in _listed(root, lambda path: path == name, lambda folder: True)]
         if single:
             return root, single
-        root, wanted = pattern, re.compile(".*", re.DOTALL)
+        root, wanted = pattern, _matcher("**")
     else:
-        root, wanted = "/".join(parts[:literal]) or "/", _compiled("/".join(parts[literal:]))
-    left_out = [_compiled(each) for each in exclude]
-    folders = [_compiled(each.removesuffix("/**")) for each in exclude if each.endswith("/**")]
+        root, wanted = "/".join(parts[:literal]) or "/", _matcher("/".join(parts[literal:]))
+    left_out = [_matcher(each) for each in exclude]
+    folders = [_matcher(each.removesuffix("/**")) for each in exclude if each.endswith("/**")]
     return root, _listed(
         root,
-        lambda path: wanted.fullmatch(path) and not any(each.fullmatch(path) for each in left_out),
-        lambda folder: any(each.fullmatch(folder) for each in folders),
+        lambda path: wanted(path) and not any(each(path) for each in left_out),
+        lambda folder: any(each(folder) for each in folders),
     )
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a relative glob pattern."""
-    text = ""
-    parts = pattern.split("/")
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        if part == "**":
-            text += ".*" if last else "(?:.*/)?"
-        else:
-            inner = re.sub(r"\)\\[zZ]$", "", fnmatch.translate(part).removeprefix("(?s:")).replace(".*", "[^/]*")
-            text += f"{inner}{'' if last else '/'}"
-    return re.compile(text, re.DOTALL)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Return whether a relative path matches a relative pattern, part by part."""
+    parts = [None if part == "**" else re.compile(fnmatch.translate(part)) for part in pattern.split("/")]
+    return lambda path: _matches(path.split("/"), parts)
+
+
+def _matches(names: list[str], parts: list[re.Pattern[str] | None]) -> bool:
+    if not parts or not names:
+        return not parts and not names
+    first, rest = parts[0], parts[1:]
+    if first is None:
+        return not rest or any(_matches(names[skipped:], rest) for skipped in range(len(names)))
+    return bool(first.match(names[0])) and _matches(names[1:], rest)
 
 
 def digest_file(url: str) -> Written:

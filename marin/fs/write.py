@@ -2,10 +2,11 @@
 
 Invariants: a file appears whole or not at all, and `create` has one winner. fsspec's local `mode="create"` lets
 several racers win and s3fs' empty `open("xb")` overwrites, so local files go through `os.link` and records are
-never empty.
+never empty. A lost answer is no failure: what is stored is read before deciding.
 """
 
 import contextlib
+import errno
 import io
 import os
 import shutil
@@ -17,15 +18,18 @@ from typing import Any, BinaryIO
 from blake3 import blake3
 
 from marin.base.errors import StoreError
-from marin.fs.faults import NotFound, attempt, refused
+from marin.fs.faults import NotFound, attempt, refused, storage_errors
 from marin.fs.location import is_local, remote
-from marin.fs.read import Written, exists, read
+from marin.fs.read import Written, read
 
 _MEMORY_LOCK = threading.Lock()
 
 
 def create(url: str, data: bytes) -> bool:
-    """Write a new file; False when it exists already. One racer wins, and nobody sees half of it."""
+    """Write a new file; False when it exists already. One racer wins, and nobody sees half of it.
+
+    Object stores cannot tell a racer with the very same bytes from a request of mine that was sent twice: both win.
+    """
     assert data, "records are never empty"
     if is_local(url):
         return attempt(lambda: _create_local(url, data), url)
@@ -39,8 +43,12 @@ def create(url: str, data: bytes) -> bool:
     try:
         attempt(lambda: filesystem.pipe_file(path, data, mode="create"), url)
     except FileExistsError:
-        # A request whose answer was lost and that was sent again meets its own success.
         return read(url) == data
+    except StoreError:
+        with contextlib.suppress(StoreError):
+            if read(url) == data:
+                return True
+        raise
     return True
 
 
@@ -53,7 +61,8 @@ def _create_local(url: str, data: bytes) -> bool:
         try:
             os.link(partial, url)
         except FileExistsError:
-            return False
+            # Over NFS the answer to a link that was made can be lost; the second name tells.
+            return os.stat(partial).st_nlink == 2
     finally:
         _unlink(partial)
     _sync_folder(folder)
@@ -96,10 +105,11 @@ class DigestWriter(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:  # Any: anything with a buffer
         """Write and hash a buffer."""
-        view = memoryview(data).cast("B")
+        view = memoryview(data)
+        view = view.cast("B") if view.nbytes else memoryview(b"")
         try:
             self._target.write(view)
-        except OSError as error:
+        except storage_errors() as error:
             raise refused(error, self._url) from error
         self._hasher.update(view)
         self._size += len(view)
@@ -121,29 +131,49 @@ def write_stream(url: str) -> Iterator[DigestWriter]:
     if is_local(url):
         with _local_stream(url) as stream:
             yield stream
-        return
+    elif url.startswith("memory://"):
+        buffer = io.BytesIO()
+        yield DigestWriter(buffer, url)
+        replace(url, buffer.getvalue())
+    else:
+        with _remote_stream(url) as stream:
+            yield stream
+
+
+@contextlib.contextmanager
+def _remote_stream(url: str) -> Iterator[DigestWriter]:
     filesystem, path = remote(url)
     target = attempt(lambda: filesystem.open(path, "wb"), url)
-    stream = DigestWriter(target, url)
     try:
-        yield stream
+        yield DigestWriter(target, url)
     except BaseException:
-        target.discard()
+        target.closed = True  # or the garbage collector would close it, and store the half
+        with contextlib.suppress(*storage_errors()):
+            target.discard()
         raise
-    attempt(target.close, url)
+    attempt(target.close, url, tries=1)  # a second close succeeds without storing anything
 
 
 @contextlib.contextmanager
 def _local_stream(url: str) -> Iterator[DigestWriter]:
     _, partial = attempt(lambda: _partial(url), url)
     try:
-        with attempt(lambda: open(partial, "xb"), url) as file:
+        with _closed_quietly(attempt(lambda: open(partial, "xb"), url)) as file:
             yield DigestWriter(file, url)
-            attempt(lambda: _sync(file), url)
+            attempt(lambda: _sync(file), url, tries=1)  # after a failed fsync the next one succeeds, the data lost
         attempt(lambda: os.replace(partial, url), url)
     except BaseException:
         _unlink(partial)
         raise
+
+
+@contextlib.contextmanager
+def _closed_quietly(file: BinaryIO) -> Iterator[BinaryIO]:
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):  # all is on disk, or an error has already said why not
+            file.close()
 
 
 def write(url: str, data: bytes) -> Written:
@@ -163,6 +193,25 @@ def delete(url: str) -> None:
         attempt(lambda: filesystem.rm_file(path), url)
 
 
+def delete_unchanged(url: str, data: bytes) -> None:
+    """Delete a file while its bytes are `data`; what another has put there meanwhile stays.
+
+    Best effort: on object stores, between looking and deleting, another's file can still be hit.
+    """
+    with contextlib.suppress(NotFound):
+        if read(url) != data:
+            return
+        if not is_local(url):
+            delete(url)
+            return
+        _, aside = _partial(url)
+        attempt(lambda: os.rename(url, aside), url)
+        if read(aside) != data:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, url)
+        _unlink(aside)
+
+
 def delete_folder(url: str) -> None:
     """Delete a folder and all below it; that it is gone already is fine."""
     if is_local(url):
@@ -180,8 +229,14 @@ def probe(folder: str) -> None:
     try:
         won = (create(url, b"first"), create(url, b"second"))
         kept = read(url)
+    except NotFound as error:
+        raise StoreError(
+            f"the folder or bucket does not exist, and cannot be made: {folder}",
+            where=folder,
+            hint="make the bucket first, or choose another store with --store",
+        ) from error
     finally:
-        if exists(url):
+        with contextlib.suppress(StoreError):
             delete(url)
     if won != (True, False) or kept != b"first":
         raise StoreError(
@@ -198,7 +253,10 @@ def unique() -> str:
 
 def _partial(url: str) -> tuple[str, str]:
     folder, name = os.path.split(url)
-    os.makedirs(folder, exist_ok=True)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "a file stands in the way of the folder", folder) from error
     return folder, os.path.join(folder, f".{name}.{unique()}.partial")
 
 

@@ -153,31 +153,38 @@ def _names(steps: Mapping[str, Step[Any]]) -> dict[str, str]:
             raise ConfigurationError(
                 f"{count} different steps are named {name!r}", where=str(name), hint="give each its own .named(...)"
             )
-    used = {name for name in taken if name}
+    numbers: Counter[str] = Counter()
     for fingerprint, step in steps.items():
-        name, number = step.placed.name or step.step_name(), 1
-        while step.placed.name is None and name in used:
-            number += 1
-            name = f"{step.step_name()}-{number}"
-        used.add(name)
+        name, own = step.placed.name, step.step_name()
+        while name is None or (step.placed.name is None and name in taken):
+            numbers[own] += 1
+            name = own if numbers[own] == 1 else f"{own}-{numbers[own]}"
         names[fingerprint] = name
     return names
 
 
 def make_plan(steps: Sequence[Step[Any]], catalogue: Catalogue, pins: Pins) -> Plan:
     """Return the plan: what is cached, what must run and why."""
+    named_steps = order(steps, pins)
     planned: dict[str, PlannedStep] = {}
-    waiting = list(order(steps, pins))
-    in_order = [named.name for named in waiting]
-    while waiting:
-        level = [named for named in waiting if all(parent in planned for parent in named.parents)]
-        waiting = [named for named in waiting if not all(parent in planned for parent in named.parents)]
+    for level in _levels(named_steps):
         resolved = {named.name: _resolved(named, planned) for named in level}
         keys = [(named.step.step_name(), recipe.fingerprint) for named in level if (recipe := resolved[named.name])]
         found = catalogue.find(keys) if keys else {}
         for named in level:
             planned[named.name] = _planned(named, resolved[named.name], found, planned, catalogue)
-    return Plan(tuple(planned[name] for name in in_order))
+    return Plan(tuple(planned[named.name] for named in named_steps))
+
+
+def _levels(named_steps: Sequence[Named]) -> list[list[Named]]:
+    """Group the steps, parents first, by the length of the longest chain above them."""
+    depths: dict[str, int] = {}
+    levels: list[list[Named]] = []
+    for named in named_steps:
+        depth = depths[named.name] = 1 + max((depths[parent] for parent in named.parents), default=-1)
+        levels.extend([] for _ in range(depth + 1 - len(levels)))
+        levels[depth].append(named)
+    return levels
 
 
 def resolve(step: Step[Any], digests: Sequence[str], pins: Sequence[FileRef]) -> Recipe:

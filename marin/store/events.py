@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from marin import fs
 from marin.base.errors import StoreError
 from marin.base.json import dumps
 from marin.store import layout
+from marin.store.presence import THREADS
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +67,8 @@ class EventWriter:
             self._number += 1
             url = fs.join(self._folder, f"{self._writer}-{self._number:06d}.jsonl")
         try:
-            fs.replace(url, "".join(lines).encode())
-        except StoreError as error:
+            fs.replace(url, "".join(lines).encode("utf-8", "replace"))
+        except (StoreError, OSError) as error:
             log.warning("events could not be stored (%s); trying again", error)
             with self._lock:
                 self._lines = lines + self._lines
@@ -81,12 +83,14 @@ class EventReader:
 
     def poll(self) -> list[Event]:
         """Return the events that are new since the last call, by time."""
-        events: list[Event] = []
-        for name in fs.list_folder(self._folder):
-            if name in self._read or not name.endswith(".jsonl") or name.startswith("."):
-                continue
-            self._read.add(name)
-            events.extend(_parsed(fs.read(fs.join(self._folder, name)), name))
+        listed = fs.list_folder(self._folder)
+        names = [name for name in listed if name.endswith(".jsonl") and name[0] != "." and name not in self._read]
+        if not names:
+            return []
+        with ThreadPoolExecutor(THREADS) as pool:
+            stored = list(pool.map(lambda name: fs.read(fs.join(self._folder, name)), names))
+        self._read.update(names)  # not before: a poll that the storage refused is asked again
+        events = [event for name, data in zip(names, stored, strict=True) for event in _parsed(data, name)]
         return sorted(events, key=lambda event: str(event.get("time", "")))
 
 

@@ -64,6 +64,7 @@ class Heartbeat:
                 log.warning("the heartbeat could not be written (%s); trying again", error)
 
     def _beat(self) -> None:
+        began = self._clock()  # not the time after: waiters may have seen this beat long before the call returned
         self._beats += 1
         fs.replace(self._url, records.encode("heartbeat", {"beat": self._beats, "process": this_process()}))
-        self._last = self._clock()
+        self._last = began

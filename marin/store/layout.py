@@ -54,4 +54,5 @@ def relative(root: str, url: str) -> str:
 def absolute(root: str, path: str) -> str | None:
     """Return the URL of a path that a manifest records; None if it climbs out of the store."""
     parts = path.split("/")
-    return None if not path or path.startswith("/") or "://" in path or ".." in parts else join(root, path)
+    climbs = path.startswith("/") or "://" in path or "\0" in path or ".." in parts
+    return None if climbs or not path else join(root, path)

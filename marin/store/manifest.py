@@ -70,7 +70,8 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the record to store."""
-        plain = dataclasses.asdict(self)
+        plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        plain["producer"] = dataclasses.asdict(self.producer)
         plain["files"] = [file_record(file) for file in self.files]
         plain["shards"] = [shard_record(shard) for shard in self.shards]
         return records.encode(KIND, {**plain, "bytes": self.size})
@@ -136,7 +137,7 @@ def output_digest(artifact: str, schema: int, contents: Contents) -> str:
         "shards": [shard.digest for shard in contents.shards],
         "meta": contents.meta,
     }
-    return hashlib.sha256(dumps(plain).encode()).hexdigest()
+    return hashlib.sha256(dumps(plain).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def shard_digest(files: Sequence[FileRef], value: Json) -> str:
@@ -145,7 +146,7 @@ def shard_digest(files: Sequence[FileRef], value: Json) -> str:
         "files": [[file.path, file.size, file.digest] for file in sorted(files, key=lambda file: file.path)],
         "value": value,
     }
-    return hashlib.sha256(dumps(plain).encode()).hexdigest()
+    return hashlib.sha256(dumps(plain).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def file_record(file: FileRef) -> dict[str, Json]:
@@ -159,8 +160,9 @@ def shard_record(shard: Shard) -> dict[str, Json]:
 
 def read_file(record: Mapping[str, Any]) -> FileRef:  # Any: JSON
     """Return a recorded file; ValueError when its path climbs out of the store."""
-    if layout.absolute("", record["url"]) is None or layout.absolute("", record["path"]) is None:
-        raise ValueError(f"the path {record['url']!r} leaves the store")
+    for name in ("url", "path"):
+        if not isinstance(record[name], str) or layout.absolute("", record[name]) is None:
+            raise ValueError(f"the path {record[name]!r} leaves the store")
     return FileRef(record["path"], record["url"], record["size"], record["digest"])
 
 

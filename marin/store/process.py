@@ -8,13 +8,16 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from marin.base.json import Json
 
 
 def this_process() -> dict[str, Json]:
     """Return what identifies the running process among all that ever ran."""
-    return {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "started": _started(os.getpid())}
+    pid = os.getpid()
+    seen = _seen(pid)
+    return {"host": socket.gethostname(), "machine": _machine(), "pid": pid, "started": seen and seen.started}
 
 
 def certainly_gone(process: Mapping[str, Json]) -> bool:
@@ -22,7 +25,14 @@ def certainly_gone(process: Mapping[str, Json]) -> bool:
     machine, pid = _machine(), process.get("pid")
     if machine is None or process.get("machine") != machine or not isinstance(pid, int):
         return False
-    return _started(pid) != process.get("started")
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # another user's; /proc may hide it, and then only the heartbeat tells
+    seen = _seen(pid)
+    return seen is not None and (seen.dead or seen.started != process.get("started"))
 
 
 def _machine() -> str | None:
@@ -33,10 +43,17 @@ def _machine() -> str | None:
         return None
 
 
-def _started(pid: int) -> str | None:
-    """Return when a process began, in ticks since boot; None when there is no such process, or a dead one."""
+class _Seen(NamedTuple):
+    started: str
+    """In ticks since boot."""
+    dead: bool
+    """It has ended, and its parent has not yet asked how."""
+
+
+def _seen(pid: int) -> _Seen | None:
+    """Return what /proc tells of a process; None when it tells nothing."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in ("Z", "X") else fields[19]
+    return _Seen(fields[19], fields[0] in ("Z", "X"))

@@ -20,18 +20,17 @@ SCHEMA = 1
 def encode(kind: str, record: Mapping[str, Json]) -> bytes:
     """Return a record as the bytes to store."""
     plain = {**record, "schema": SCHEMA, "kind": kind}
-    return pretty({**plain, "checksum": _checksum(plain)}).encode()
+    # A file name that is no UTF-8 reaches us as lone surrogates; they come back from JSON as they were.
+    return pretty({**plain, "checksum": _checksum(plain)}).encode("utf-8", "surrogatepass")
 
 
 def decode(data: bytes, kind: str, *, where: str) -> dict[str, Any] | None:  # Any: JSON
     """Return the record, or None with a warning when it cannot be believed."""
-    problem = None
     try:
         record = json.loads(data)
-    except ValueError:
-        problem = "is empty" if not data else "is no JSON"
-    else:
         problem = _problem(record, kind)
+    except (ValueError, RecursionError):
+        problem = "is no JSON" if data else "is empty"
     if problem:
         log.warning("%s %s; it is passed over, as if it were not there", where, problem)
         return None
@@ -59,4 +58,4 @@ def _problem(record: object, kind: str) -> str | None:
 
 
 def _checksum(record: Mapping[str, Json]) -> str:
-    return hashlib.sha256(dumps(record).encode()).hexdigest()[:32]
+    return hashlib.sha256(dumps(record).encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -24,7 +24,14 @@ class ShardCache:
 
     def get(self, fingerprint: str) -> Shard | None:
         """Return a committed shard whose files are there; None otherwise."""
-        record = records.load(self._record(fingerprint), KIND)
+        url = self._record(fingerprint)
+        try:
+            return self._decoded(fs.read(url), fingerprint)
+        except fs.NotFound:
+            return None
+
+    def _decoded(self, data: bytes, fingerprint: str) -> Shard | None:
+        record = records.decode(data, KIND, where=self._record(fingerprint))
         if record is None or record.get("fingerprint") != fingerprint:
             return None
         try:
@@ -51,10 +58,14 @@ class ShardCache:
         data = records.encode(KIND, {"fingerprint": fingerprint, "shard": plain})
         url = self._record(fingerprint)
         while not fs.create(url, data):
-            if winner := self.get(fingerprint):
+            try:
+                stored = fs.read(url)
+            except fs.NotFound:
+                continue
+            if winner := self._decoded(stored, fingerprint):
                 return winner
             # Damaged, or its files are gone: nobody can use it, so it makes way.
-            fs.delete(url)
+            fs.delete_unchanged(url, stored)
         return shard
 
     def _record(self, fingerprint: str) -> str:

@@ -143,9 +143,10 @@ class Store:
         url = self._manifest_url(mine.step, mine.fingerprint)
         while not fs.create(url, mine.encode()):
             try:
-                winner = manifest.decode(fs.read(url), where=url)
+                stored = fs.read(url)
             except fs.NotFound:
                 continue
+            winner = manifest.decode(stored, where=url)
             if winner is not None and winner.fingerprint != mine.fingerprint:
                 raise StoreError(
                     f"another result has the same first {layout.PREFIX_HEX} digits of its fingerprint",
@@ -153,7 +154,7 @@ class Store:
                     hint="run this pipeline in another store with --store",
                 )
             if winner is None or (winner.attempt != mine.attempt and not self.present(winner)):
-                fs.delete(url)
+                fs.delete_unchanged(url, stored)
             elif winner.attempt == mine.attempt:
                 return Commit(winner, "committed")
             elif winner.digest == mine.digest:

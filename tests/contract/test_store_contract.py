@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-import multiprocessing
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -82,30 +83,57 @@ def found(store: Store) -> Manifest | None:
 
 
 def test_create_has_one_winner_of_sixteen(root: str):
-    for round_number in range(60):
-        url = fs.join(root, f"race-{round_number}.json")
-        barrier = threading.Barrier(16)
+    barrier = threading.Barrier(16)
 
-        def racer(number: int, url: str = url, barrier: threading.Barrier = barrier) -> bool:
-            barrier.wait()
-            return fs.create(url, f"{number}".encode() * 1000)
+    def racer(url: str, number: int) -> bool:
+        barrier.wait()
+        return fs.create(url, f"{number}".encode() * 1000)
 
-        with ThreadPoolExecutor(16) as pool:
-            winners = [number for number, won in enumerate(pool.map(racer, range(16))) if won]
-        assert len(winners) == 1
-        assert fs.read(url) == f"{winners[0]}".encode() * 1000
+    with ThreadPoolExecutor(16) as pool:
+        for round_number in range(200):
+            url = fs.join(root, f"race-{round_number}.json")
+            winners = [number for number, won in enumerate(pool.map(racer, [url] * 16, range(16))) if won]
+            assert len(winners) == 1
+            assert fs.read(url) == f"{winners[0]}".encode() * 1000
 
 
-def create_in_process(arguments: tuple[str, int]) -> bool:
-    url, number = arguments
-    return fs.create(url, f"{number}".encode() * 1000)
+RACER = """
+import sys
+from marin import fs
+folder, number = sys.argv[1:]
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+for round_number in range(200):
+    if fs.create(f"{folder}/{round_number}.json", number.encode() * 1000):
+        sys.stdout.write(f"{round_number}\\n")
+"""
 
 
 def test_create_has_one_winner_of_several_processes(tmp_path: Path):
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        for round_number in range(50):
-            url = str(tmp_path / f"race-{round_number}.json")
-            assert sum(pool.map(create_in_process, [(url, number) for number in range(4)], chunksize=1)) == 1
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(tmp_path), str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    outputs = []
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    for racer in racers:
+        outputs.append(racer.communicate(timeout=60)[0].split())
+        assert racer.returncode == 0
+    assert sorted(itertools.chain(*outputs), key=int) == [str(number) for number in range(200)]
+    for number, won in enumerate(outputs):
+        assert all(fs.read(str(tmp_path / f"{each}.json")) == f"{number}".encode() * 1000 for each in won)
 
 
 def test_create_leaves_no_partial_files(tmp_path: Path):
@@ -241,17 +269,6 @@ class Clock:
         return self.now
 
 
-def foreign(store: Store, run: str, clock: Clock) -> Leases:
-    """Leases of a run on another machine, whose death only the heartbeat can tell."""
-    return Leases(store, run, clock=clock)
-
-
-@pytest.fixture
-def no_process_table(monkeypatch: pytest.MonkeyPatch):
-    """As on another host: whether a process lives cannot be seen."""
-    monkeypatch.setattr("marin.store.lease.certainly_gone", lambda process: False)
-
-
 def test_lease_is_held_by_one_and_given_back(store: Store):
     first, second = Leases(store, "run-1", user="ada"), Leases(store, "run-2")
     lease = first.acquire("tokenize", FINGERPRINT)
@@ -266,17 +283,16 @@ def test_lease_is_held_by_one_and_given_back(store: Store):
     assert taken.epoch == 2
 
 
-@pytest.mark.usefixtures("no_process_table")
 def test_lease_of_a_silent_run_is_taken_after_the_ttl_on_the_waiters_clock(store: Store):
     clock = Clock()
     heartbeat = Heartbeat(store, "run-1", interval=1000)
     heartbeat.start()
     Leases(store, "run-1").acquire("tokenize", FINGERPRINT)
-    waiter = foreign(store, "run-2", clock)
+    waiter = Leases(store, "run-2", clock=clock)
     assert isinstance(waiter.acquire("tokenize", FINGERPRINT), Holder)
     clock.now = 80
     assert isinstance(waiter.acquire("tokenize", FINGERPRINT), Holder)
-    heartbeat._beat()  # the run is alive after all
+    fs.replace(fs.join(store.url, "runs", "run-1", "heartbeat.json"), b"another beat")  # it lives after all
     clock.now = 100
     assert isinstance(waiter.acquire("tokenize", FINGERPRINT), Holder)
     clock.now = 189
