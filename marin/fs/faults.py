@@ -20,7 +20,7 @@ TRIES = 5
 _FIRST_PAUSE = 0.2  # seconds; doubles with each try
 _FINAL = (IsADirectoryError, NotADirectoryError, PermissionError)
 _LOCAL_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
-# Clients of object stores raise these beside OSError; one that was never imported raises nothing.
+# Clients of object stores raise these beside OSError, after retries of their own.
 _CLIENT_ERRORS = (
     ("botocore.exceptions", "BotoCoreError"),
     ("botocore.exceptions", "ClientError"),
@@ -65,7 +65,7 @@ def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES, pause: Calla
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """Return the types of error that storage, and the clients that are loaded, can raise."""
+    """Return the types of error that storage can raise; a client that was never imported raises nothing."""
     loaded = (getattr(sys.modules.get(module), name, None) for module, name in _CLIENT_ERRORS)
     return (OSError, *(kind for kind in loaded if kind is not None))
 
@@ -73,7 +73,7 @@ def storage_errors() -> tuple[type[Exception], ...]:
 def _is_transient(error: Exception, url: str) -> bool:
     if is_local(url):
         return getattr(error, "errno", None) in _LOCAL_TRANSIENT
-    return not isinstance(error, _FINAL)
+    return isinstance(error, OSError) and not isinstance(error, _FINAL) and error.errno != errno.EINVAL
 
 
 def refused(error: Exception, url: str) -> StoreError:

@@ -153,9 +153,9 @@ def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]
     literal = next((index for index, part in enumerate(parts) if any(mark in part for mark in _MAGIC)), None)
     if literal is None:
         root, _, name = pattern.rpartition("/")
-        single = [entry for entry in _listed(root, lambda path: path == name, lambda folder: True)]
-        if single:
-            return root, single
+        root = root or "/"
+        if single := _single(root, name):
+            return root, [single]
         root, wanted = pattern, _matcher("**")
     else:
         root, wanted = "/".join(parts[:literal]) or "/", _matcher("/".join(parts[literal:]))
@@ -166,6 +166,19 @@ def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]
         lambda path: wanted(path) and not any(each(path) for each in left_out),
         lambda folder: any(each(folder) for each in folders),
     )
+
+
+def _single(root: str, name: str) -> Entry | None:
+    """Return the file of that name in a folder; None when there is none."""
+    url = join(root, name)
+    if is_local(url):
+        return next(_walk(root, "", lambda path: path == name, lambda folder: True), None)
+    filesystem, path = remote(url)
+    try:
+        info = attempt(lambda: filesystem.info(path), url)
+    except NotFound:
+        return None
+    return _remote_entry(root, name, info) if info["type"] == "file" else None
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:

@@ -154,11 +154,15 @@ def _names(steps: Mapping[str, Step[Any]]) -> dict[str, str]:
                 f"{count} different steps are named {name!r}", where=str(name), hint="give each its own .named(...)"
             )
     numbers: Counter[str] = Counter()
+
+    def numbered(own: str) -> str:
+        numbers[own] += 1
+        return own if numbers[own] == 1 else f"{own}-{numbers[own]}"
+
     for fingerprint, step in steps.items():
-        name, own = step.placed.name, step.step_name()
-        while name is None or (step.placed.name is None and name in taken):
-            numbers[own] += 1
-            name = own if numbers[own] == 1 else f"{own}-{numbers[own]}"
+        name = step.placed.name or numbered(step.step_name())
+        while step.placed.name is None and name in taken:
+            name = numbered(step.step_name())
         names[fingerprint] = name
     return names
 

@@ -32,6 +32,10 @@ def corpus(tmp_path: Path) -> Path:
         ("?.txt", ["b.txt"]),
         ("a.py", ["a.py"]),
         ("deep", ["c.py", "er/d.py"]),
+        ("deep?c.py", []),
+        ("deep[!x]c.py", []),
+        ("**/er/**/*.py", ["deep/er/d.py"]),
+        ("deep/**/d.py", ["er/d.py"]),
         ("*.nothing", []),
     ],
 )
@@ -61,6 +65,31 @@ def test_pin_touched_file_hits_and_edited_file_does_not(corpus: Path, tmp_path: 
     (corpus / "a.py").write_text("A.py")
     after = pin([f"{corpus}/**/*.py"], memo=memo)
     assert [left.path for left, right in zip(before, after, strict=True) if left != right] == ["a.py"]
+
+
+def test_pin_remembers_a_file_by_its_time_only_when_it_has_settled(corpus: Path, tmp_path: Path):
+    memo, file = tmp_path / "memo.sqlite", corpus / "a.py"
+    for age_seconds, is_remembered in ((3600, True), (0, False)):
+        stamp = time.time_ns() - age_seconds * 10**9
+        digests = []
+        for text in ("abcd", "efgh"):
+            file.write_text(text)
+            os.utime(file, ns=(stamp, stamp))
+            digests.append(pin([str(file)], memo=memo)[0].digest)
+        assert (digests[0] == digests[1]) is is_remembered
+
+
+def test_pin_name_that_is_no_text_can_be_recorded(corpus: Path, tmp_path: Path):
+    Path(os.fsdecode(os.fsencode(corpus) + b"/caf\xe9.rs")).write_text("x")
+    recorded = pin([f"{corpus}/*.rs"], memo=tmp_path / "memo.sqlite")
+    store = Store.open(str(tmp_path / "store"), write=True)
+    store.write_recipe("read", "ab" * 32, {"inputs": [[file.path, file.digest] for file in recorded]})
+    assert store.recipe("read", "ab" * 32) == {"inputs": [[file.path, file.digest] for file in recorded]}
+
+
+def test_pin_folder_whose_reading_is_refused_is_an_input_error(corpus: Path):
+    with pytest.raises(InputError, match="no file matches"):
+        pin([f"{corpus}/a.py/*.py"])
 
 
 def test_pin_damaged_memo_is_passed_over(corpus: Path, tmp_path: Path):

@@ -1,0 +1,83 @@
+"""Storage errors: which are tried again, and what the user is told of the others."""
+
+import errno
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from marin import fs
+from marin.base.errors import StoreError
+from marin.fs.faults import TRIES, attempt
+
+REMOTE, LOCAL = "s3://bucket/x", "/somewhere/x"
+
+
+def failing(errors: list[Exception]) -> Callable[[], str]:
+    """Return a call that raises these errors, one a call, and then succeeds."""
+    remaining = iter(errors)
+
+    def call() -> str:
+        for error in remaining:
+            raise error
+        return "done"
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        (REMOTE, OSError(errno.EIO, "503 slow down")),
+        (REMOTE, TimeoutError("no answer")),
+        (REMOTE, ConnectionResetError("reset")),
+        (LOCAL, OSError(errno.ESTALE, "stale NFS handle")),
+    ],
+)
+def test_attempt_transient_error_is_tried_again_after_longer_pauses(url: str, error: OSError):
+    pauses: list[float] = []
+    assert attempt(failing([error] * (TRIES - 1)), url, pause=pauses.append) == "done"
+    assert len(pauses) == TRIES - 1
+    assert all(pause <= 0.2 * 2**number for number, pause in enumerate(pauses, start=1))
+    with pytest.raises(StoreError):
+        attempt(failing([error] * TRIES), url, pause=pauses.append)
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "hint"),
+    [
+        (LOCAL, OSError(errno.ENOSPC, "no space"), "free space"),
+        (LOCAL, OSError(errno.EROFS, "read-only"), "read-only"),
+        (LOCAL, PermissionError(errno.EACCES, "denied"), "permission"),
+        (LOCAL, OSError(errno.EOPNOTSUPP, "no links"), "hard links"),
+        (REMOTE, PermissionError("denied"), "credentials"),
+        (REMOTE, OSError(errno.EINVAL, "bad range"), "reachable"),
+    ],
+)
+def test_attempt_final_error_is_told_at_once_with_a_hint(url: str, error: OSError, hint: str):
+    pauses: list[float] = []
+    with pytest.raises(StoreError, match=hint) as caught:
+        attempt(failing([error]), url, pause=pauses.append)
+    assert caught.value.where == url
+    assert not pauses
+
+
+def test_attempt_absent_file_is_not_found_and_an_existing_one_passes_through():
+    with pytest.raises(fs.NotFound):
+        attempt(failing([FileNotFoundError("gone")]), REMOTE)
+    with pytest.raises(FileExistsError):
+        attempt(failing([FileExistsError("there")]), REMOTE)
+
+
+def test_attempt_error_of_a_clients_own_is_no_traceback():
+    # botocore's errors are no OSError; the client has retried them itself.
+    exceptions = pytest.importorskip("botocore.exceptions")
+    calls = itertools.count()
+
+    def call() -> None:
+        next(calls)
+        raise exceptions.EndpointConnectionError(endpoint_url="http://localhost:1")
+
+    with pytest.raises(StoreError, match="Could not connect"):
+        attempt(call, REMOTE)
+    assert next(calls) == 1
