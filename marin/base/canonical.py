@@ -78,8 +78,7 @@ class _Encoder:
         if kind is tuple:
             return {"$tuple": self._members(value, path)}  # type: ignore[arg-type]
         if kind in (set, frozenset):
-            members = sorted(dumps(member) for member in self._members(value, path))  # type: ignore[arg-type]
-            return {f"${kind.__name__}": members}
+            return {f"${kind.__name__}": sorted(self._members(value, path), key=dumps)}  # type: ignore[arg-type]
         if isinstance(value, Mapping) and kind is dict:
             pairs = [
                 [self.encode(key, f"{path} key"), self.encode(item, f"{path}[{key!r}]")] for key, item in value.items()
@@ -105,11 +104,19 @@ class _Encoder:
             if any(isinstance(mark, PlacementMark) or mark is PlacementMark for mark in marks):
                 continue
             member = self.encode(getattr(model, name), f"{path}.{name}")
-            elided = [self.encode(mark.literal, path) for mark in marks if isinstance(mark, ElideIf)]
-            if member in elided:
+            elided = [dumps(self.encode(mark.literal, path)) for mark in marks if isinstance(mark, ElideIf)]
+            if dumps(member) in elided:  # compared as text: True equals 1 in Python
                 continue
-            old_names = [mark.name for mark in marks if isinstance(mark, Was)]
-            encoded[old_names[0] if old_names else name] = member
+            hashed = next((mark.name for mark in marks if isinstance(mark, Was)), name)
+            if hashed in encoded:
+                raise CanonicalError(
+                    f"{path}: two fields are hashed under the name `{hashed}`",
+                    where=f"{path}.{name}",
+                    hint=f'take `Was("{hashed}")` away, or rename the other field',
+                )
+            encoded[hashed] = member
+        for name, value in (model.model_extra or {}).items():
+            encoded[f"extra {name}"] = self.encode(value, f"{path}.{name}")
         return encoded
 
 
@@ -123,6 +130,8 @@ def _float(value: float) -> str:
 
 def _scalar(value: object, path: str) -> Json:
     """Encode what is neither JSON's own nor a collection; None when it is something else."""
+    if isinstance(value, enum.Flag):  # combinations have no name of their own
+        return {"$enum": f"{type(value).__name__}({value.value})"}
     if isinstance(value, enum.Enum):
         return {"$enum": f"{type(value).__name__}.{value.name}"}
     if type(value) is datetime:

@@ -75,6 +75,9 @@ def call(arguments: list[str]) -> int:
     try:
         result: Any = marin.main(args=arguments, prog_name="marin", standalone_mode=False)
         return result if isinstance(result, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.UsageError as error:
         return render_error(_usage_error(error), json="--json" in arguments)
     except (click.Abort, KeyboardInterrupt):

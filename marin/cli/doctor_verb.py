@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from marin import fs
 from marin.base.errors import MarinError
@@ -48,10 +49,10 @@ def command(address: str | None, store: str, as_json: bool, traceback: bool) -> 
         write_json({"checks": [vars(check) for check in checks], "ok": all(check.ok for check in checks)})
     else:
         for check in checks:
-            mark = "[green]ok[/]  " if check.ok else "[red]no[/]  "
-            stdout().print(f"{mark} {check.name:<10} {check.found}", soft_wrap=True)
+            mark = ("ok   ", "green") if check.ok else ("no   ", "red")
+            stdout().print(Text.assemble(mark, f"{check.name:<10} {check.found}"), soft_wrap=True)
             if check.hint:
-                stdout().print(f"     {'':<10} [cyan]hint:[/] {check.hint}", soft_wrap=True)
+                stdout().print(Text.assemble(f"{'':<16}", ("hint:", "cyan"), f" {check.hint}"), soft_wrap=True)
     return 0 if all(check.ok for check in checks) else 3
 
 
@@ -95,7 +96,10 @@ def _devices() -> Check:
     if shutil.which("nvidia-smi") is None:
         return Check("devices", True, f"{cpus}, no GPU")
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return Check("devices", False, f"{cpus}; nvidia-smi does not answer", "check the driver: `nvidia-smi` hangs")
     if answer.returncode:
         return Check("devices", False, f"{cpus}; nvidia-smi: {answer.stderr.strip()}", "check the driver")
     return Check("devices", True, f"{cpus}, {'; '.join(answer.stdout.strip().splitlines())}")

@@ -4,10 +4,12 @@ Workers write events; only this draws. It follows the store in a thread of its o
 """
 
 import threading
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Protocol
 
 from rich.console import Console, Group
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -17,10 +19,11 @@ from marin.base.errors import StoreError
 from marin.base.units import format_count, format_seconds
 from marin.cli.options import styled_state
 from marin.store import EventReader
-from marin.view.progress import ENDED, RunProgress, StepRow
+from marin.view.progress import RunProgress, StepRow
 
 POLL_SECONDS = 0.5
 LINE_SECONDS = 30.0
+WIDE = 100
 
 
 class Screen(Protocol):
@@ -79,7 +82,10 @@ class Lines:
             self._said[row.name] = now
             took = f" in {format_seconds(row.seconds(now.isoformat()))}" if row.state in ("done", "failed") else ""
             detail = f": {row.detail}" if row.detail else ""
-            self._console.print(f"{now:%H:%M:%S} {row.name} {styled_state(row.state)}{took}{_shards(row)}{detail}")
+            tail = f"{took}{_shards(row)}{detail}"
+            self._console.print(
+                Text.assemble(f"{now:%H:%M:%S} {row.name} ", styled_state(row.state), tail), soft_wrap=True
+            )
         for row in progress.rows.values():
             quiet = (now - self._said.setdefault(row.name, now)).total_seconds()
             if row.state == "running" and row.total and quiet >= LINE_SECONDS:
@@ -100,16 +106,33 @@ class Tables:
     def show(self, progress: RunProgress, changed: list[StepRow]) -> None:
         """Redraw."""
         now = datetime.now(UTC).isoformat()
+        rows = list(progress.rows.values())
+        shown = _fitting(rows, self._live.console.height - 4)
         table = Table(box=None, pad_edge=False, show_header=False)
-        for row in progress.rows.values():
-            bar = ProgressBar(total=1, completed=row.fraction, width=20)
-            table.add_row(row.name, Text.from_markup(styled_state(row.state)), bar, _counts(row), _rates(row, now))
-        notes = [Text(f"{row.name}: {row.detail}", style="dim") for row in progress.rows.values() if row.detail]
-        self._live.update(Group(table, *notes))
+        for _ in range(4):
+            table.add_column(no_wrap=True)
+        table.add_column()  # the only one that gives way in a narrow terminal
+        for row in shown:
+            bar = ProgressBar(total=1, completed=row.fraction, width=20 if self._live.console.width >= WIDE else 8)
+            rates = Text(_rates(row, now), no_wrap=True, overflow="ellipsis")
+            table.add_row(row.name, styled_state(row.state), bar, _counts(row), rates)
+        notes = [Text(f"{row.name}: {row.detail}", style="dim") for row in shown if row.detail]
+        if len(shown) < len(rows):
+            counts = Counter(row.state for row in rows)
+            notes.append(Text(f"{len(rows)} steps: {', '.join(f'{n} {state}' for state, n in counts.items())}"))
+        # Room for the ^C that the terminal echoes: were it to wrap, the table would leave a line behind.
+        self._live.update(Constrain(Group(table, *notes), self._live.console.width - 3))
 
     def close(self) -> None:
         """Take the table away: the summary follows."""
         self._live.stop()
+
+
+def _fitting(rows: list[StepRow], most: int) -> list[StepRow]:
+    """Return all rows, or when they do not fit those that need eyes: running and failed ones, in plan order."""
+    if len(rows) <= most:
+        return rows
+    return [row for row in rows if row.state in ("running", "failed")][: max(1, most)]
 
 
 def _counts(row: StepRow) -> str:
@@ -124,18 +147,21 @@ def _shards(row: StepRow) -> str:
 
 
 def _rates(row: StepRow, now: str) -> str:
-    """Return loss, tokens per second, time so far and time left."""
+    """Return loss, time left, speed, time so far and attempt: what a narrow terminal cuts off matters least."""
     parts = []
-    loss, rate = row.metrics.get("loss"), row.metrics.get("tokens_per_second")
+    loss, speed = row.metrics.get("loss"), row.metrics.get("tokens_per_second")
     if isinstance(loss, int | float):
         parts.append(f"loss {loss:.3f}")
-    if isinstance(rate, int | float) and row.state == "running":
-        parts.append(f"{format_count(rate)} tokens/s")
-    seconds = row.seconds(now)
-    if seconds and row.state != "cached":
-        parts.append(format_seconds(seconds))
-    if row.state not in ENDED and 0.02 < row.fraction < 1:
-        parts.append(f"{format_seconds(seconds / row.fraction - seconds)} left")
+    elif loss is not None:
+        parts.append(f"loss {loss}")
+    if row.seconds_left is not None:
+        parts.append(f"{format_seconds(row.seconds_left)} left")
+    if row.state == "running" and isinstance(speed, int | float):
+        parts.append(f"{format_count(speed)} tokens/s")
+    elif row.state == "running" and row.rate:
+        parts.append(f"{format_count(row.rate)} {row.unit}/s")
+    if row.started and row.state != "cached":
+        parts.append(format_seconds(row.seconds(now)))
     if row.attempts > 1:
         parts.append(f"attempt {row.attempts}")
     return ", ".join(parts)

@@ -23,7 +23,7 @@ def command(run: str | None, step: str | None, rank: int | None, store: str, as_
     """Write the logs of RUN's attempts; of the newest run when none is named."""
     opened = existing_store(store)
     name = find_run(opened, run)
-    logs = [log for log in _logs(opened, name, step) if rank is None or log["file"] == f"rank-{rank}.log"]
+    logs = [log for log in attempt_logs(opened, name, step) if rank is None or log["file"] == f"rank-{rank}.log"]
     if as_json:
         write_json({"run": name, "logs": logs})
         return
@@ -31,10 +31,10 @@ def command(run: str | None, step: str | None, rank: int | None, store: str, as_
         click.echo(click.style(f"== {log['name']} {log['attempt']} {log['file']}", bold=True))
         click.echo(log["text"].rstrip())
     if not logs:
-        click.echo("no worker has written anything", err=True)
+        click.echo(f"no worker of run {name} has written anything", err=True)
 
 
-def _logs(store: Store, run: str, step: str | None) -> list[dict[str, str]]:
+def attempt_logs(store: Store, run: str, step: str | None) -> list[dict[str, str]]:
     """Return the log files of every attempt that the run's events name, in order."""
     names = list(run_progress(store, run, store.read_run(run) or {}).rows)
     if step is not None and step not in names:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from marin.base.errors import StoreError
 from marin.store import Store
@@ -24,12 +26,20 @@ store_option = click.option(
     metavar="URL",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to standard output.")
+pattern_option = click.option(
+    "-k", "pattern", help="Only steps whose name matches, and what they need.", metavar="PATTERN"
+)
 traceback_option = click.option("--traceback", is_flag=True, help="Show whole tracebacks.")
 
 
 def common_options(function: F) -> F:
     """Add --store, --json and --traceback."""
     return store_option(json_option(traceback_option(function)))
+
+
+def store_arguments(store: str) -> str:
+    """Return ` --store URL` for a next command, nothing for the store that a command takes by itself."""
+    return "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
 
 
 def write_json(record: Any) -> None:  # Any: JSON
@@ -48,10 +58,9 @@ def stderr() -> Console:
 
 
 def _console(file: TextIO) -> Console:
-    # A pipe has no width: tables keep their lines whole for grep.
-    return (
-        Console(file=file, highlight=False) if file.isatty() else Console(file=file, highlight=False, width=PIPE_WIDTH)
-    )
+    # Without markup: a user's text may hold `[red]` or `[/]`. A pipe has no width: lines stay whole for grep.
+    width = None if file.isatty() else PIPE_WIDTH
+    return Console(file=file, highlight=False, markup=False, emoji=False, width=width)
 
 
 def existing_store(url: str) -> Store:
@@ -76,9 +85,10 @@ STATE_STYLES = {
     "failed": "red",
     "blocked": "magenta",
     "stopped": "yellow",
+    "lost": "red",
 }
 
 
-def styled_state(state: str) -> str:
-    """Return a state with its colour, for rich."""
-    return f"[{STATE_STYLES.get(state, 'default')}]{state}[/]"
+def styled_state(state: str) -> Text:
+    """Return a state with its colour."""
+    return Text(state, style=STATE_STYLES.get(state, ""))

@@ -4,14 +4,16 @@ from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from marin.base.units import format_seconds, format_size
-from marin.cli.options import common_options, stderr, stdout, styled_state, write_json
-from marin.cli.target import TargetCommand, build_target
+from marin.cli.options import common_options, pattern_option, stderr, stdout, styled_state, write_json
+from marin.cli.target import TargetCommand, build_target, picked
 from marin.graph.explain import Change
 from marin.graph.plan import Cause, Plan, PlannedStep
 from marin.graph.recipe import code_of
 from marin.run.api import plan
+from marin.store import Store
 
 EPILOG = """\b
 Examples:
@@ -19,35 +21,38 @@ Examples:
   marin plan pipelines/quickstart.py --json --check"""
 
 
-@click.command(
-    cls=TargetCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, epilog=EPILOG
-)
+@click.command(cls=TargetCommand, epilog=EPILOG)
 @click.argument("target")
 @click.option("--check", is_flag=True, help="Exit with 1 if anything would run.")
+@pattern_option
 @common_options
 @click.pass_context
-def command(ctx: click.Context, target: str, check: bool, store: str, as_json: bool, traceback: bool) -> int:
+def command(
+    ctx: click.Context, target: str, check: bool, pattern: str | None, store: str, as_json: bool, traceback: bool
+) -> int:
     """Show each step of TARGET with its state and the cause; options behind TARGET are the pipeline's."""
-    planned = plan(build_target(target, ctx.args).steps, store=store)
+    planned = plan(build_target(ctx, target).steps, store=store)
+    if pattern is not None:
+        planned = plan(picked(planned, pattern), store=store)
     if as_json:
-        write_json(plan_json(planned, store))
+        write_json(plan_json(planned, Store.open(store, write=False)))
     else:
         draw_plan(planned)
     return int(check and any(step.state != "cached" for step in planned.steps))
 
 
-def plan_json(planned: Plan, store: str) -> dict[str, Any]:
+def plan_json(planned: Plan, store: Store) -> dict[str, Any]:
     """Return the object that `marin plan --json` shows."""
     cached = sum(step.state == "cached" for step in planned.steps)
     return {
-        "steps": [_step_json(step) for step in planned.steps],
+        "steps": [_step_json(step, store) for step in planned.steps],
         "cached": cached,
         "to_run": len(planned.steps) - cached,
         "drift": list(planned.drift),
     }
 
 
-def _step_json(step: PlannedStep) -> dict[str, Any]:
+def _step_json(step: PlannedStep, store: Store) -> dict[str, Any]:
     record: dict[str, Any] = {
         "name": step.name,
         "step": step.step.step_name(),
@@ -57,8 +62,9 @@ def _step_json(step: PlannedStep) -> dict[str, Any]:
     }
     if step.resolved is not None:
         record["fingerprint"] = step.resolved.fingerprint
-    if step.produced is not None:
-        record |= {"artifact": step.produced.digest, "produced": step.produced.to_json()}
+    if step.resolved is not None and step.produced is not None:
+        folder = store.artifact_folder(record["step"], step.resolved.fingerprint)
+        record |= {"artifact": folder, "produced": step.produced.to_json()}
     return record
 
 
@@ -74,17 +80,17 @@ def draw_plan(planned: Plan) -> None:
     stderr().print(f"\n{cached} cached, {len(planned.steps) - cached} to run or unknown", style="bold")
     untracked = [line for step in planned.steps if step.step.version is None for line in code_of(step.step).untracked]
     for line in dict.fromkeys(untracked):
-        stderr().print(f"[yellow]not followed:[/] {line}; an edit behind it is not seen")
+        stderr().print(Text.assemble(("not followed:", "yellow"), f" {line}; an edit behind it is not seen"))
 
 
-def _why(step: PlannedStep) -> str:
+def _why(step: PlannedStep) -> Text:
     if step.produced is not None:
         made = step.produced
         commit = f", commit {made.commit[:8]}" if made.commit else ""
         took = f"{format_size(made.bytes)} in {format_seconds(made.seconds)}"
-        return f"[dim]{made.user}, {made.at[:16].replace('T', ' ')}{commit}, {took}[/]"
+        return Text(f"{made.user}, {made.at[:16].replace('T', ' ')}{commit}, {took}", style="dim")
     assert step.cause is not None
-    return cause_text(step.cause)
+    return Text(cause_text(step.cause))
 
 
 def cause_text(cause: Cause) -> str:

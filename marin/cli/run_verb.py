@@ -1,17 +1,23 @@
 """`marin run`: plan and do. Running it again is resuming, and the first line says so."""
 
-import fnmatch
+import contextlib
 import os
 import shlex
+import signal
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from types import FrameType
 
 import click
+from rich.console import Console
 
-from marin.base.errors import ConfigurationError, did_you_mean
 from marin.cli.live import Follower, Lines, Screen, Tables
-from marin.cli.options import DEFAULT_STORE, common_options, stderr, write_json
-from marin.cli.summary import draw_failures, draw_next, draw_summary, draw_table, is_terminal, took
-from marin.cli.target import Target, TargetCommand, build_target
+from marin.cli.logs_verb import attempt_logs
+from marin.cli.options import common_options, pattern_option, stderr, store_arguments, write_json
+from marin.cli.summary import draw_failures, draw_next, draw_stopped, draw_summary, draw_table, took
+from marin.cli.target import TargetCommand, build_target, picked
 from marin.graph.plan import Plan
 from marin.run.api import BackendName, plan, run_plan
 from marin.run.result import RunResult
@@ -26,13 +32,11 @@ Examples:
 EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130}
 
 
-@click.command(
-    cls=TargetCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, epilog=EPILOG
-)
+@click.command(cls=TargetCommand, epilog=EPILOG)
 @click.argument("target")
 @click.option("--address", default=lambda: os.environ.get("RAY_ADDRESS"), help="Ray cluster; none: one of its own.")
 @click.option("--backend", type=click.Choice(["ray", "inline"]), default="ray", help="Where steps run.")
-@click.option("-k", "pattern", help="Only steps whose name matches, and what they need.", metavar="PATTERN")
+@pattern_option
 @common_options
 @click.pass_context
 def command(
@@ -47,37 +51,41 @@ def command(
 ) -> int:
     """Run TARGET; what is done is kept. Options behind TARGET are the pipeline's."""
     began = time.monotonic()
-    built = build_target(target, ctx.args)
+    built = build_target(ctx, target)
     planned = plan(built.steps, store=store)
-    if pattern:
-        planned = plan([step.step for step in planned.steps if step.name in matching(planned, pattern)], store=store)
+    if pattern is not None:
+        planned = plan(picked(planned, pattern), store=store)
     run = new_run_id()
     stderr().print(first_line(planned, run))
     progress = RunProgress.of((step.name, step.step.step_name()) for step in planned.steps)
-    screen: Screen = Tables(stderr()) if is_terminal() and not as_json else Lines(stderr())
     all_cached = all(step.state == "cached" for step in planned.steps)
-    labels = {"target": target, "options": list(ctx.args)}
-    if all_cached:
+    labels = {"arguments": _run_arguments(ctx), "target": target, "options": list(ctx.args)}
+    with contextlib.ExitStack() as stack:
+        if not all_cached:
+            console = stderr()
+            screen: Screen = Tables(console) if console.is_terminal and not as_json else Lines(console)
+            stack.enter_context(Follower(Store.open(store, write=True).url, run, progress, screen))
+            stack.enter_context(announced_interrupts(console))
+            # Standard output is for data: what a step prints in this process must not stand before the JSON.
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         result = run_plan(planned, store=store, run=run, backend=backend, address=address, labels=labels)
-    else:
-        with Follower(Store.open(store, write=True).url, run, progress, screen):
-            result = run_plan(planned, store=store, run=run, backend=backend, address=address, labels=labels)
     if as_json:
         write_json(result.to_json())
+    elif all_cached:
+        draw_table(result)
     else:
-        _finish(result, progress, command_text(built, store), store, all_cached)
+        draw_summary(result, progress, Store.open(store, write=False))
+    again = shlex.join(["marin", "run", *_run_arguments(ctx)]) + f" {built.command}{store_arguments(store)}"
+    if result.state == "failed":
+        if traceback:
+            _write_tracebacks(result)
+        draw_failures(result, again, store)
+    elif result.state == "stopped":
+        draw_stopped(again)
+    elif not as_json:
+        draw_next(result, f"{built.command}{store_arguments(store)}", store)
     stderr().print(took(result, time.monotonic() - began), style="bold")
     return EXIT_CODES[result.state]
-
-
-def matching(planned: Plan, pattern: str) -> set[str]:
-    """Return the names that match a glob pattern or contain the text."""
-    names = [step.name for step in planned.steps]
-    found = {name for name in names if fnmatch.fnmatch(name, pattern) or pattern in name}
-    if not found:
-        hint = did_you_mean(pattern, names) or f"its steps are {', '.join(names)}"
-        raise ConfigurationError(f"no step matches `{pattern}`", hint=hint)
-    return found
 
 
 def first_line(planned: Plan, run: str) -> str:
@@ -85,27 +93,44 @@ def first_line(planned: Plan, run: str) -> str:
     total = len(planned.steps)
     cached = sum(step.state == "cached" for step in planned.steps)
     if cached == total:
-        return f"nothing to do: all {total} steps are cached"
-    return (
-        f"run {run}: {cached} of {total} steps are cached, the rest continues"
-        if cached
-        else f"new run {run}: {total} steps"
-    )
+        return f"nothing to do: all {total} steps are cached" if total > 1 else "nothing to do: the step is cached"
+    if cached:
+        return f"resuming: {cached} of {total} steps cached (run {run})"
+    return f"new run {run}: {total} step{'s' if total > 1 else ''}"
 
 
-def command_text(built: Target, store: str) -> str:
-    """Return target, options and store as they have to be typed again."""
-    return built.command if store == DEFAULT_STORE else f"{built.command} --store {shlex.quote(store)}"
+@contextlib.contextmanager
+def announced_interrupts(console: Console) -> Iterator[None]:
+    """Say at the first Ctrl-C what happens; a second one ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        console.print("stopping: what is finished is kept; Ctrl-C again ends at once")
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _finish(result: RunResult, progress: RunProgress, command: str, store: str, all_cached: bool) -> None:
-    if all_cached:
-        draw_table(result)
-    else:
-        draw_summary(result, progress, Store.open(store, write=False))
-    if result.state == "failed":
-        draw_failures(result, f"marin run {command}", store)
-    elif result.state == "stopped":
-        click.echo(f"stopped: what was finished is kept; `marin run {command}` continues", err=True)
-    else:
-        draw_next(result, command, store)
+def _write_tracebacks(result: RunResult) -> None:
+    """Write the logs of each failed step's last attempt, which end with its traceback."""
+    store = Store.open(result.store, write=False)
+    for step in result.steps:
+        if step.state == "failed":
+            logs = attempt_logs(store, result.run, step.name)
+            for log in logs:
+                if log["attempt"] == logs[-1]["attempt"]:
+                    click.echo(log["text"].rstrip(), err=True)
+
+
+def _run_arguments(ctx: click.Context) -> list[str]:
+    """Return the verb's own choices that the next command has to repeat."""
+    given = {"-k": ctx.params["pattern"], "--backend": ctx.params["backend"], "--address": ctx.params["address"]}
+    kept = {flag: value for flag, value in given.items() if value and (flag, value) != ("--backend", "ray")}
+    return [part for flag, value in kept.items() for part in (flag, value)]

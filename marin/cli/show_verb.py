@@ -3,6 +3,7 @@
 import json
 
 import click
+from rich.text import Text
 
 from marin.base.units import format_seconds, format_size
 from marin.cli import status_verb
@@ -23,7 +24,7 @@ Examples:
 def command(ctx: click.Context, what: str, store: str, as_json: bool, traceback: bool) -> None:
     """Show WHAT: a run's id, a step, the start of a fingerprint, or an artifact's path."""
     opened = existing_store(store)
-    if what in opened.runs():
+    if "-" in what and any(run.startswith(what) for run in opened.runs()):
         ctx.invoke(status_verb.command, run=what, store=store, as_json=as_json, traceback=traceback)
         return
     manifest = find_artifacts(opened, what)[0]
@@ -33,7 +34,8 @@ def command(ctx: click.Context, what: str, store: str, as_json: bool, traceback:
         return
     out = stdout()
     made = record["produced"]
-    out.print(f"[bold]{record['type']}[/] of {record['step']}, {format_size(record['bytes'])}", soft_wrap=True)
+    title = Text.assemble((record["type"], "bold"), f" of {record['step']}, {format_size(record['bytes'])}")
+    out.print(title, soft_wrap=True)
     out.print(f"  fingerprint  {record['fingerprint']}\n  digest       {record['digest']}", soft_wrap=True)
     out.print(f"  folder       {record['artifact']}", soft_wrap=True)
     took = format_seconds(made["seconds"])
@@ -46,5 +48,7 @@ def command(ctx: click.Context, what: str, store: str, as_json: bool, traceback:
     if manifest.shards:
         out.print(f"  shards       {len(manifest.shards)}, {format_size(manifest.size)}")
     config = (record["recipe"] or {}).get("config", {})
+    if config:
+        out.print("  configuration")
     for name, value in config.items():
-        out.print(f"  {name:<12} {json.dumps(plain(value), ensure_ascii=False)[:160]}", soft_wrap=True, markup=False)
+        out.print(f"    {name:<12} {json.dumps(plain(value), ensure_ascii=False)[:160]}", soft_wrap=True)

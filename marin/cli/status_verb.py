@@ -1,15 +1,18 @@
 """`marin status`: how a run stands, from any machine that sees the store."""
 
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from marin.base.errors import ConfigurationError
 from marin.base.units import format_count, format_seconds
-from marin.cli.options import common_options, existing_store, stdout, styled_state, write_json
+from marin.cli.options import common_options, existing_store, stdout, store_arguments, styled_state, write_json
 from marin.store import EventReader, Store
+from marin.view.liveness import run_state
 from marin.view.progress import RunProgress
 
 EPILOG = """\b
@@ -27,12 +30,16 @@ def command(run: str | None, store: str, as_json: bool, traceback: bool) -> None
     name = find_run(opened, run)
     record = opened.read_run(name) or {}
     progress = run_progress(opened, name, record)
-    now = str(record.get("finished") or datetime.now(UTC).isoformat())
+    state = run_state(opened, name, record)
+    now = str(record.get("finished") or (progress.last if state == "lost" else datetime.now(UTC).isoformat()))
     if as_json:
         steps = [row.to_json(now) for row in progress.rows.values()]
-        write_json({"run": name, "state": record.get("state", progress.state), "store": opened.url, "steps": steps})
+        write_json({"run": name, "state": state, "store": opened.url, "steps": steps})
         return
-    _draw(name, record, progress, now)
+    _draw(name, state, record, progress, now)
+    if state in ("lost", "failed", "stopped") and record.get("target"):
+        again = [*record.get("arguments", ()), record["target"], *record.get("options", ())]
+        click.echo(f"to go on: marin run {shlex.join(map(str, again))}{store_arguments(store)}", err=True)
 
 
 def find_run(store: Store, run: str | None) -> str:
@@ -53,9 +60,10 @@ def run_progress(store: Store, run: str, record: dict[str, Any]) -> RunProgress:
     return progress
 
 
-def _draw(name: str, record: dict[str, Any], progress: RunProgress, now: str) -> None:
+def _draw(name: str, state: str, record: dict[str, Any], progress: RunProgress, now: str) -> None:
     out = stdout()
-    out.print(f"run {name}: {styled_state(str(record.get('state', progress.state)))}, started {record.get('started')}")
+    tail = f", started {record.get('started')}" + (f", last event {progress.last[:19]}" if progress.last else "")
+    out.print(Text.assemble(f"run {name}: ", styled_state(state), tail), soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("step", "state", "progress", "time", "attempts"):
         table.add_column(heading, overflow="fold")

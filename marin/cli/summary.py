@@ -1,7 +1,5 @@
 """What a run leaves on the screen: a table of its steps, curves, scores, completions, and what to do next."""
 
-import shlex
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +7,8 @@ import click
 from rich.table import Table
 
 from marin.base.units import format_seconds
-from marin.cli.errors import write_error
-from marin.cli.options import DEFAULT_STORE, stderr, stdout, styled_state
+from marin.cli.errors import paint, write_error
+from marin.cli.options import stderr, stdout, store_arguments, styled_state
 from marin.cli.plot import draw_curve
 from marin.graph import artifact
 from marin.run.result import RunResult, StepResult
@@ -18,6 +16,7 @@ from marin.store import Store
 from marin.view.progress import RunProgress
 
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 6, 240
+_SMALL_BYTES = 1_000_000
 
 
 def draw_summary(result: RunResult, progress: RunProgress, store: Store) -> None:
@@ -61,13 +60,15 @@ def _draw_completions(step: StepResult, store: Store) -> None:
     manifest = store.find([(step.step, step.fingerprint)]).get(step.fingerprint)
     if manifest is None or manifest.artifact != artifact.Table.__name__:
         return
-    table = artifact.Table(store.contents(manifest))
-    if manifest.size > 1_000_000 or not {"prompt", "completion"} <= set(table.to_arrow().column_names):
+    if manifest.size > _SMALL_BYTES:
+        return
+    rows = artifact.Table(store.contents(manifest)).to_rows()
+    if not rows or not {"prompt", "completion"} <= set(rows[0]):
         return
     click.echo(f"\n{step.name}")
-    for row in table.to_rows()[:_SHOWN_ROWS]:
+    for row in rows[:_SHOWN_ROWS]:
         prompt, completion = str(row["prompt"]), str(row["completion"])[:_SHOWN_CHARACTERS]
-        click.echo("\n".join(f"  {line}" for line in (click.style(prompt, bold=True) + completion).splitlines()))
+        click.echo("\n".join(f"  {line}" for line in (paint(prompt, "cyan") + completion).splitlines()))
         click.echo("  " + "-" * 24)
 
 
@@ -76,24 +77,26 @@ def draw_failures(result: RunResult, command: str, store: str) -> None:
     for step in result.steps:
         if step.state == "failed":
             error = step.error or {}
-            where = "\n".join(filter(None, (str(error.get("where") or ""), f"{step.attempts} attempts")))
+            tries = f"after {step.attempts} attempts" if step.attempts > 1 else ""
+            where = "\n".join(filter(None, (str(error.get("where") or ""), tries)))
             write_error(f"step {step.name} failed: {error.get('message')}", where, str(error.get("hint") or ""))
     blocked = [step.name for step in result.steps if step.state == "blocked"]
     kept = sum(step.state in ("cached", "done") for step in result.steps)
     if blocked:
         click.echo(f"blocked by that: {', '.join(blocked)}", err=True)
     click.echo(f"kept: {kept} of {len(result.steps)} steps, and every finished shard and checkpoint", err=True)
-    click.echo(f"logs: marin logs {result.run}{_store_option(store)}\nthen: {command}", err=True)
+    click.echo(f"logs: marin logs {result.run}{store_arguments(store)}\nthen: {command}", err=True)
 
 
-def _store_option(store: str) -> str:
-    return "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
+def draw_stopped(command: str) -> None:
+    """Write that nothing is lost, and the command that goes on."""
+    click.echo(f"stopped: what was finished is kept\nthen: {command}", err=True)
 
 
 def draw_next(result: RunResult, command: str, store: str) -> None:
     """Write where the results are and three next commands."""
     err = stderr()
-    option = _store_option(store)
+    option = store_arguments(store)
     exported = next((step for step in result.steps if step.step == "export" and step.artifact), None)
     show = exported.name if exported and exported.name == exported.step else result.steps[-1].step
     err.print(f"\nstore  {result.store}\nrun    {result.run}", soft_wrap=True)
@@ -107,8 +110,3 @@ def took(result: RunResult, seconds: float) -> str:
     states: Sequence[str] = [step.state for step in result.steps]
     parts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     return f"{', '.join(parts)} in {format_seconds(seconds)}"
-
-
-def is_terminal() -> bool:
-    """Whether a person watches standard error."""
-    return sys.stderr.isatty()

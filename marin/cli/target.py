@@ -4,8 +4,8 @@ A file is imported as a module, under the name that its package gives it, so tha
 fingerprints do not know how it was named.
 """
 
+import fnmatch
 import importlib
-import importlib.util
 import os
 import shlex
 import sys
@@ -18,7 +18,10 @@ import click
 
 from marin.base.errors import ConfigurationError, MarinError, did_you_mean
 from marin.graph.pipeline import Pipeline, type_text
+from marin.graph.plan import Plan
 from marin.graph.step import Step
+
+TAKEN = ("address", "backend", "check", "help", "json", "store", "traceback")
 
 
 class Target(NamedTuple):
@@ -30,16 +33,26 @@ class Target(NamedTuple):
     """The target and its options, as typed, for the next command."""
 
 
-def build_target(text: str, arguments: Sequence[str]) -> Target:
-    """Return the pipeline that `text` names, built with the options in `arguments`."""
+def build_target(ctx: click.Context, text: str) -> Target:
+    """Return the pipeline that `text` names, built with the options that the verb left in `ctx.args`."""
     pipeline = load_pipeline(text)
-    steps = pipeline.parse(parse_options(pipeline, arguments))
-    return Target(pipeline, steps, shlex.join([text, *arguments]))
+    steps = pipeline.parse(parse_options(pipeline, ctx.args, verb=ctx.command))
+    return Target(pipeline, steps, shlex.join([text, *ctx.args]))
+
+
+def picked(planned: Plan, pattern: str) -> list[Step[Any]]:
+    """Return the steps whose names match a glob pattern or contain the text."""
+    found = [step for step in planned.steps if fnmatch.fnmatch(step.name, pattern) or pattern in step.name]
+    if not found:
+        names = [step.name for step in planned.steps]
+        hint = did_you_mean(pattern, names) or f"its steps are {', '.join(names)}"
+        raise ConfigurationError(f"no step matches `{pattern}`", hint=hint)
+    return [step.step for step in found]
 
 
 def load_pipeline(text: str) -> Pipeline:
     """Import a target and return its pipeline; ConfigurationError says what is wrong with it."""
-    place, _, name = text.partition(":") if not text.startswith(("C:", "D:")) else (text, "", "")
+    place, _, name = text.partition(":")
     module = _import_file(place) if place.endswith(".py") or "/" in place else _import_dotted(place)
     found = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
     own = {key: value for key, value in found.items() if value.function.__module__ == module.__name__} or found
@@ -47,39 +60,52 @@ def load_pipeline(text: str) -> Pipeline:
         if name not in found:
             hint = did_you_mean(name, found) or f"it has {', '.join(found) or 'none'}"
             raise ConfigurationError(f"{place} has no pipeline `{name}`", where=place, hint=hint)
-        return found[name]
+        return _checked(found[name], place)
     if len(own) != 1:
         listed = ", ".join(f"{place}:{key}" for key in own)
         hint = f"name one: {listed}" if own else "decorate the function that returns the steps with @pipeline"
         raise ConfigurationError(f"{place} has {len(own) or 'no'} pipelines", where=place, hint=hint)
-    return next(iter(own.values()))
+    return _checked(next(iter(own.values())), place)
 
 
-def parse_options(pipeline: Pipeline, arguments: Sequence[str]) -> dict[str, str]:
-    """Return `--name value` and `--name=value` by the parameter's name."""
+def _checked(pipeline: Pipeline, place: str) -> Pipeline:
+    """Return the pipeline unless a verb would take one of its options for its own."""
+    for option in pipeline.options:
+        if option.name in TAKEN:
+            what = f"parameter `{option.name}` of pipeline `{pipeline.name}` has the name of an option of marin"
+            raise ConfigurationError(what, where=place, hint=f"rename it, such as `{option.name}_` or what it is for")
+    return pipeline
+
+
+def parse_options(pipeline: Pipeline, arguments: Sequence[str], *, verb: click.Command) -> dict[str, str]:
+    """Return `--name value` and `--name=value` by the parameter's name; dashes and underscores are one."""
     texts: dict[str, str] = {}
     rest = list(arguments)
     while rest:
-        argument = rest.pop(0)
-        if not argument.startswith("--"):
-            raise ConfigurationError(
-                f"{argument!r} is no option of pipeline `{pipeline.name}`", hint="write options as --name value"
-            )
-        name, equals, value = argument[2:].partition("=")
+        flag, equals, value = rest.pop(0).partition("=")
+        name = flag[2:].replace("-", "_")
+        if name not in [option.name for option in pipeline.options]:
+            raise _unknown_option(pipeline, flag, verb)
+        if name in texts:
+            raise ConfigurationError(f"{flag} is given twice", hint=f"give {flag} once")
         if not equals:
-            if not rest or (rest[0].startswith("--") and len(rest[0]) > 2):
-                _refuse_unknown(pipeline, name)
-                raise ConfigurationError(f"--{name} needs a value", hint=f"write --{name} VALUE")
+            if not rest or rest[0].startswith("--"):
+                raise ConfigurationError(f"{flag} needs a value", hint=f"write {flag} VALUE")
             value = rest.pop(0)
-        texts[name.replace("-", "_")] = value
+        texts[name] = value
     return texts
 
 
-def _refuse_unknown(pipeline: Pipeline, name: str) -> None:
-    known = [option.name for option in pipeline.options]
-    if name.replace("-", "_") not in known:
-        hint = did_you_mean(name.replace("-", "_"), known) or f"its options are {', '.join(known) or 'none'}"
-        raise ConfigurationError(f"pipeline `{pipeline.name}` has no option `{name}`", hint=hint)
+def _unknown_option(pipeline: Pipeline, flag: str, verb: click.Command) -> ConfigurationError:
+    own = [_flag(option.name) for option in pipeline.options]
+    others = [name for parameter in verb.params if isinstance(parameter, click.Option) for name in parameter.opts]
+    listed = f"its options are {', '.join(own)}" if own else "it has no options of its own"
+    hint = " ".join(filter(None, (did_you_mean(flag.replace("_", "-"), [*own, *others]), listed)))
+    return ConfigurationError(f"pipeline `{pipeline.name}` has no option `{flag}`", hint=hint)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _import_file(text: str) -> ModuleType:
@@ -123,21 +149,44 @@ def _import(name: str, root: str, shown: str) -> ModuleType:
 
 
 class TargetCommand(click.Command):
-    """A verb whose first argument is a target; `--help` behind a target shows the pipeline's own options."""
+    """A verb with a target: unknown options behind it are the pipeline's, `--help` behind it shows them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show the pipeline's help when a target is given, otherwise parse as usual."""
-        target = next((arg for arg in args if not arg.startswith("-")), None)
-        if target is not None and any(arg in ("-h", "--help") for arg in args):
+        """Parse the verb's own arguments; the pipeline's options are left in `ctx.args`."""
+        target, own, theirs = self._divide(ctx, args)
+        if target is not None and {"-h", "--help"} & set(own):
             click.echo(pipeline_help(load_pipeline(target), ctx.command_path, target))
             ctx.exit()
-        return super().parse_args(ctx, args)
+        super().parse_args(ctx, own)
+        ctx.args = theirs
+        return ctx.args
+
+    def _divide(self, ctx: click.Context, args: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
+        """Return the target, the verb's arguments and the pipeline's; every option of a pipeline takes a value."""
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        takes_value = {flag: not option.is_flag for option in options for flag in option.opts}
+        target: str | None = None
+        own: list[str] = []
+        theirs: list[str] = []
+        rest = list(args)
+        while rest:
+            argument = rest.pop(0)
+            flag, equals, _ = argument.partition("=")
+            is_theirs = target is not None and argument.startswith("--") and flag not in takes_value
+            (theirs if is_theirs else own).append(argument)
+            if not argument.startswith("-"):
+                target = target or argument
+            elif rest and not equals and is_theirs and not rest[0].startswith("--"):
+                theirs.append(rest.pop(0))
+            elif rest and not equals and takes_value.get(flag):
+                own.append(rest.pop(0))
+        return target, own, theirs
 
 
 def pipeline_help(pipeline: Pipeline, verb: str, target: str) -> str:
     """Return the description and options of a pipeline."""
     lines = [f"Usage: {verb} {target} [OPTIONS]", "", f"  {pipeline.description}", "", "Options of the pipeline:"]
-    rows = [(f"--{option.name.replace('_', '-')} {type_text(option.type)}", option) for option in pipeline.options]
+    rows = [(f"{_flag(option.name)} {type_text(option.type)}", option) for option in pipeline.options]
     width = max((len(flag) for flag, _ in rows), default=0)
     for flag, option in rows:
         default = "required" if option.required else f"default {_default_text(option.default)}"
@@ -147,4 +196,6 @@ def pipeline_help(pipeline: Pipeline, verb: str, target: str) -> str:
 
 def _default_text(value: object) -> str:
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if not text:
+        return "empty"
     return text if len(text) <= 48 else f"{text[:20]}...{text[-25:]}"

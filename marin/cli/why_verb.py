@@ -1,6 +1,7 @@
 """`marin why`: the differences that make a step run, down to the first cause."""
 
 import click
+from rich.text import Text
 
 from marin.base.errors import ConfigurationError, did_you_mean
 from marin.cli.options import common_options, stdout, styled_state, write_json
@@ -15,16 +16,14 @@ Examples:
   marin why pipelines/quickstart.py train --json"""
 
 
-@click.command(
-    cls=TargetCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, epilog=EPILOG
-)
+@click.command(cls=TargetCommand, epilog=EPILOG)
 @click.argument("target")
 @click.argument("step")
 @common_options
 @click.pass_context
 def command(ctx: click.Context, target: str, step: str, store: str, as_json: bool, traceback: bool) -> None:
     """Say why STEP (a name in the plan) of TARGET would run, or who made its result."""
-    planned = plan(build_target(target, ctx.args).steps, store=store)
+    planned = plan(build_target(ctx, target).steps, store=store)
     found = find_step(planned, step)
     if as_json:
         cause = found.cause.to_json() if found.cause else {"changes": [], "kind": None}
@@ -46,7 +45,7 @@ def find_step(planned: Plan, name: str) -> PlannedStep:
 def _draw(planned: Plan, step: PlannedStep, depth: int) -> None:
     """Write a step's cause, then that of each parent that has to run first."""
     out, indent = stdout(), "  " * depth
-    out.print(f"{indent}{step.name}: {styled_state(step.state)}")
+    out.print(Text.assemble(f"{indent}{step.name}: ", styled_state(step.state)))
     if step.produced is not None:
         out.print(f"{indent}  made by {step.produced.user} at {step.produced.at} in run {step.produced.run}")
     if step.cause is None:
@@ -57,9 +56,10 @@ def _draw(planned: Plan, step: PlannedStep, depth: int) -> None:
     waits = [change for change in step.cause.changes if change.kind == "parent" and change.old is None]
     for change in step.cause.changes:
         if change not in waits:
-            out.print(f"{indent}  {change_text(change)}")
+            out.print(f"{indent}  {change_text(change)}", soft_wrap=True)
     if step.cause.nearest is not None:
-        out.print(f"{indent}  [dim]compared with run {step.cause.nearest.run}, {step.cause.nearest.at}[/]")
+        nearest = step.cause.nearest
+        out.print(f"{indent}  compared with run {nearest.run}, {nearest.at}", style="dim")
     for change in waits:
         out.print(f"{indent}  {change.path} must run first:")
         _draw(planned, planned.step(str(change.new)), depth + 2)

@@ -2,33 +2,45 @@
 
 A definition counts by its normal form (`marin.graph.source`) and by what its names mean: functions, classes with
 their bases, constants, closures, defaults, `module.attr`, imports inside functions. Module names do not count, so a
-moved file keeps its results. First-party is what the user edits: not the standard library, not installed packages,
-and not marin itself, whose version is recorded. What cannot be followed is listed, never guessed.
+moved file keeps its results. A module's plain value counts by value; one that a function changes in place, such as a
+cache, counts as it is written, or every run would change its own code. First-party is what the user edits: not the
+standard library, not installed packages, and not marin itself, whose version is recorded. What cannot be followed is
+listed, never guessed.
 """
 
 import ast
+import enum
+import functools
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import json
 import sys
-import sysconfig
 import textwrap
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import lru_cache
-from types import FunctionType, ModuleType
+from dataclasses import dataclass, field, is_dataclass
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from marin.base.canonical import NOT_HANDLED, encode
+from pydantic import BaseModel
+
+from marin.base.canonical import NOT_HANDLED, NotHandled, encode
 from marin.base.errors import CanonicalError
 from marin.base.json import Json
-from marin.graph.source import ModuleSource, first_line, module_source, normal_form, parse, references
+from marin.graph.loaded import (
+    Globals,
+    check_loaded,
+    first_party_module,
+    imported_origin,
+    is_first_party,
+    origin,
+    source_of,
+    stands_in_its_file,
+)
+from marin.graph.source import Import, References, normal_form, parse, references
 
 _ABSENT = object()
-_INSTALLED = ("site-packages", "dist-packages")
+_NEVER_CHANGES = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
 
 
 @dataclass(frozen=True)
@@ -42,33 +54,40 @@ class CodeDigest:
     """Dynamic references that could not be followed, such as `count: getattr in line 3`."""
 
 
+_known: dict[tuple[object, ...], tuple[CodeDigest, "_Meanings"]] = {}
+
+
 def digest_of(*roots: object) -> CodeDigest:
     """Return the code digest of functions and classes together with all first-party code they reach.
 
-    Raises CanonicalError when the source of one cannot be read.
+    Remembered for as long as every name that was met still means the same. Raises CanonicalError when the source of
+    one cannot be read, or is not what was loaded.
     """
+    known = _known.get(roots)
+    if known is not None and known[1].hold():
+        return known[0]
     closure = _Closure()
     for root in roots:
         closure.add(root)
-    return closure.finish()
+    found = closure.finish()
+    if len(_known) >= 1024:
+        _known.clear()
+    _known[roots] = found, closure.meanings
+    return found
 
 
-def is_first_party(module: ModuleType | None) -> bool:
-    """Whether a module is code that the user edits."""
-    name = getattr(module, "__name__", "")
-    if module is None or name.split(".")[0] in ("marin", "builtins"):
-        return False
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return name == "__main__"
-    return is_first_party_file(file)
+@dataclass
+class _Meanings:
+    """What names and values meant when a digest was made."""
 
+    names: list[tuple[Globals, str, object]] = field(default_factory=list)
+    values: list[tuple[object, Json]] = field(default_factory=list)
+    """Values that can change in place, and their forms."""
 
-@lru_cache(maxsize=65536)
-def is_first_party_file(path: str) -> bool:
-    """Whether a file is neither installed nor the standard library's."""
-    standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-    return not any(part in path for part in _INSTALLED) and not path.startswith(standard) and path.endswith(".py")
+    def hold(self) -> bool:
+        return all(space.get(name, _ABSENT) is value for space, name, value in self.names) and all(
+            _shape(value) == form for value, form in self.values
+        )
 
 
 @dataclass
@@ -79,6 +98,7 @@ class _Closure:
     numbers: dict[object, int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     untracked: list[str] = field(default_factory=list)
+    meanings: _Meanings = field(default_factory=_Meanings)
     queue: deque[tuple[int, Callable[[], Json]]] = field(default_factory=deque)
     forms: list[Json] = field(default_factory=list)
     """What the definition at hand says itself, whatever the numbers of the others."""
@@ -92,17 +112,20 @@ class _Closure:
             definitions[self.names[number]] = _hash(self.forms)
         return CodeDigest(_hash(self.entries), definitions, tuple(dict.fromkeys(self.untracked)))
 
-    def add(self, value: object, *, module: ModuleType | None = None, name: str = "") -> Json:
-        """Return what a reference to `value` (bound to `name` in `module`) adds to the entry that mentions it."""
+    def add(self, value: object, space: Globals | None = None, name: str = "") -> Json:
+        """Return what a reference to `value`, bound to `name` in a module, adds to the entry that mentions it."""
         if isinstance(value, classmethod | staticmethod):
             value = value.__func__
         if isinstance(value, ModuleType):
             return None
         if isinstance(value, type):
-            return self._class(value) if is_first_party(_module_of(value)) else None
+            return self._class(value, space, name)
         if isinstance(value, FunctionType):
-            return self._function(inspect.unwrap(value), module, name)
-        return self._constant(value, module, name) if is_first_party(module) else None
+            return self._function(value, space, name)
+        wrapped = inspect.getattr_static(value, "__wrapped__", None)
+        if isinstance(wrapped, FunctionType) and not name:  # an object of functools.cache that no name reaches
+            return self.add(wrapped)
+        return self._constant(value, space, name)
 
     def _number(self, key: object, shown: str, describe: Callable[[], Json]) -> Json:
         if key not in self.numbers:
@@ -112,120 +135,186 @@ class _Closure:
             self.queue.append((self.numbers[key], describe))
         return self.numbers[key]
 
-    def _function(self, function: FunctionType, module: ModuleType | None, name: str) -> Json:
-        home = _module_of(function)
-        if not is_first_party(home):
-            # A wrapper made by someone else's decorator: the definition that it wraps is found by its name.
-            return self._constant(function, module, name) if is_first_party(module) and name else None
-        assert home is not None
-        shown = f"{home.__name__}.{function.__qualname__}"
-        return self._number(function.__code__, shown, lambda: self._describe_function(function, home))
+    def _function(self, function: FunctionType, space: Globals | None, name: str) -> Json:
+        # Globals tell whose a function is: functools.wraps gives a wrapper the `__module__` of what it wraps.
+        home = function.__globals__
+        if is_first_party(home):
+            shown = f"{home.get('__name__')}.{function.__code__.co_qualname}"
+            return self._number(function, shown, lambda: self._describe_function(function))
+        # A library's decorator made it: what it wraps counts, and the expression that made it.
+        wrapped = inspect.unwrap(function)
+        found = [self.add(wrapped) if wrapped is not function else None, self._constant(function, space, name)]
+        return found if found != [None, None] else None
 
-    def _describe_function(self, function: FunctionType, home: ModuleType) -> Json:
-        node = _function_node(function, home)
-        entry = self._describe([node], home, function.__qualname__)
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        closed = {name: self._held(_cell(cell), home, name) for name, cell in cells if name != "__class__"}
-        defaults = [self._held(value, home, "") for value in (function.__defaults__ or ())]
-        keywords = {name: self._held(value, home, "") for name, value in (function.__kwdefaults__ or {}).items()}
+    def _describe_function(self, function: FunctionType) -> Json:
+        check_loaded(function)
+        home, code = function.__globals__, function.__code__
+        entry = self._describe(_function_nodes(function), home, code.co_qualname)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        shown = f"{home.get('__name__')}.{code.co_qualname}"
+        closed = {name: self._held(_cell(cell), f"{shown}.{name}") for name, cell in cells if name != "__class__"}
+        defaults = [self._held(value, f"{shown} default") for value in (function.__defaults__ or ())]
+        keywords = {
+            name: self._held(value, f"{shown}.{name}") for name, value in (function.__kwdefaults__ or {}).items()
+        }
         return [entry, closed, defaults, keywords]
 
-    def _held(self, value: object, home: ModuleType, name: str) -> Json:
-        """Describe a value that a function carries: a closure cell or a default."""
-        if isinstance(value, FunctionType | type | ModuleType):
-            return self.add(value, module=home, name=name)
-        return self._plain(value, home, name)
+    def _class(self, kind: type, space: Globals | None, name: str) -> Json:
+        home = vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
+        if not is_first_party(home):
+            return self._constant(kind, space, name)  # a library's, or an expression such as make_dataclass(...)
+        nodes = _class_nodes(kind, home)
+        if not nodes:  # namedtuple("N", ...), Enum("M", ...): the expression that made it is what there is
+            bound = kind.__qualname__ if kind.__qualname__ in source_of(home).definitions else name
+            return self._constant(kind, home if bound == kind.__qualname__ else space, bound)
+        shown = f"{home['__name__']}.{kind.__qualname__}"
+        return self._number(kind, shown, lambda: self._describe_class(kind, nodes, home))
 
-    def _class(self, kind: type) -> Json:
-        home = _module_of(kind)
-        assert home is not None
-        shown = f"{home.__name__}.{kind.__qualname__}"
-        return self._number(kind, shown, lambda: self._describe_class(kind, home))
-
-    def _describe_class(self, kind: type, home: ModuleType) -> Json:
+    def _describe_class(self, kind: type, nodes: list[ast.AST], home: Globals) -> Json:
         bases = [self.add(base) for base in kind.__mro__[1:]]
-        return [self._describe(_class_nodes(kind, home), home, kind.__qualname__), bases]
+        entry = self._describe(nodes, home, kind.__qualname__)
+        methods = [value for value in vars(kind).values() if isinstance(value, FunctionType)]
+        own = [method for method in methods if method.__globals__ is home]
+        for method in own:
+            check_loaded(method)
+        closed = [
+            self._held(_cell(cell), f"{kind.__qualname__}.{name}")
+            for method in own
+            for name, cell in zip(method.__code__.co_freevars, method.__closure__ or (), strict=True)
+            if name != "__class__"
+        ]
+        return [entry, bases, closed]
 
-    def _constant(self, value: object, module: ModuleType | None, name: str) -> Json:
-        assert module is not None
-        key = (module.__name__, name)
-        return self._number(key, f"{module.__name__}.{name}", lambda: self._describe_constant(value, module, name))
-
-    def _describe_constant(self, value: object, module: ModuleType, name: str) -> Json:
-        plain = self._plain(value, module, name)
-        if plain is not None:
-            return plain
-        nodes = _source(module).definitions.get(name)
-        if nodes is None:
-            self.untracked.append(f"{module.__name__}.{name}: a {type(value).__name__} made at run time")
+    def _constant(self, value: object, space: Globals | None, name: str) -> Json:
+        if space is None or not name or not is_first_party(space):
             return None
-        return self._describe(list(nodes), module, name)
+        found = origin(space, name)
+        if found is None:
+            return None
+        home, bound = found
+        shown = f"{home.get('__name__')}.{bound}"
+        return self._number((id(home), bound), shown, lambda: self._describe_constant(value, home, bound, shown))
 
-    def _plain(self, value: object, module: ModuleType, name: str) -> Json:
+    def _describe_constant(self, value: object, home: Globals, name: str, shown: str) -> Json:
+        source = source_of(home)
+        nodes = source.definitions.get(name, ())
+        if not isinstance(value, FunctionType | type) and not (name in source.changed and nodes):
+            plain = self._plain(value, shown)
+            if plain is not None:
+                return plain
+        imported = imported_origin(home, name)
+        if not nodes and imported is None:
+            self.untracked.append(f"{shown}: a {type(value).__name__} made at run time")
+        return [self._describe(nodes, home, name), imported and self.add(value, *imported)]
+
+    def _held(self, value: object, shown: str) -> Json:
+        """Describe a value that a function carries: a closure cell or a default."""
+        plain = self._plain(value, shown)
+        if plain is None:
+            self.untracked.append(f"{shown}: a {type(value).__name__} made at run time")
+            return [self.add(type(value)), self.add(value)]
+        return plain
+
+    def _plain(self, value: object, shown: str) -> Json:
         """Return the canonical form of a plain value; None for a value that has none."""
         try:
-            plain = encode(value, path=name, special=lambda member, path: self._member(member, module))
+            plain = encode(value, path=shown, special=self._member)
         except CanonicalError:
             return None
+        if not isinstance(value, _NEVER_CHANGES):
+            self.meanings.values.append((value, _shape(value)))
         self.forms.append(plain)
         return {"value": plain}
 
-    def _member(self, value: object, module: ModuleType) -> Any:  # Any: JSON or NOT_HANDLED
+    def _member(self, value: object, path: str) -> Json | NotHandled:
         if isinstance(value, FunctionType | type):
-            return {"$code": self.add(value, module=module)}
+            found = self.add(value)
+            return {"$code": found} if found is not None else {"$library": _library_name(value)}
+        if isinstance(value, ModuleType):
+            return {"$module": None if is_first_party(vars(value)) else value.__name__}
+        if isinstance(value, functools.partial | MethodType):
+            return {"$bound": [encode(part, path=path, special=self._member) for part in _parts(value)]}
+        if isinstance(value, BaseModel | enum.Enum) or is_dataclass(value):
+            self.add(type(value))  # its methods
         return NOT_HANDLED
 
-    def _describe(self, nodes: Iterable[ast.AST], home: ModuleType, shown: str) -> Json:
+    def _describe(self, nodes: Iterable[ast.AST], home: Globals, shown: str) -> Json:
         entry: list[Json] = []
         for node in nodes:
-            found = references(node)
+            form, found = _read_node(node)
             self.untracked.extend(f"{shown}: {text}" for text in found.untracked)
-            meant = [[".".join(chain), self._resolve(chain, home)] for chain in found.names]
-            imported = [[attribute, self._imported(name, attribute, home)] for name, attribute in found.imports]
-            self.forms.append(normal_form(node))
-            entry.append([self.forms[-1], [pair for pair in (*meant, *imported) if pair[1] is not None]])
+            local = {each.name: self._imported(each, home) for each in found.imports}
+            meant = [[".".join(chain), self._resolve(chain, home, local)] for chain in found.names]
+            brought = [[name, self.add(*bound)] for name, bound in local.items() if bound is not None]
+            self.forms.append(form)
+            entry.append([form, [pair for pair in (*meant, *brought) if pair[1] is not None]])
         return entry
 
-    def _resolve(self, chain: tuple[str, ...], home: ModuleType) -> Json:
-        value: object = vars(home).get(chain[0], _ABSENT)
-        module, name = home, chain[0]
-        for attribute in chain[1:]:
+    def _resolve(
+        self, chain: tuple[str, ...], home: Globals, local: dict[str, tuple[object, Globals, str] | None]
+    ) -> Json:
+        name, *rest = chain
+        if name in local:
+            bound = local[name]
+            if bound is None:
+                return None
+            value, space, name = bound
+        else:
+            value, space = self._look(home, name), home
+        for attribute in rest:
             if not isinstance(value, ModuleType):
                 break
-            module, name, value = value, attribute, getattr(value, attribute, _ABSENT)
-        return None if value is _ABSENT else self.add(value, module=_binder(module, name), name=name)
+            space, name = vars(value), attribute
+            value = self._look(space, name)
+        return None if value is _ABSENT else self.add(value, space, name)
 
-    def _imported(self, name: str, attribute: str | None, home: ModuleType) -> Json:
-        """Follow an import inside a function, without importing anything that is not first-party."""
-        package = getattr(home, "__package__", None) or ""
+    def _look(self, space: Globals, name: str) -> object:
+        value = space.get(name, _ABSENT)
+        self.meanings.names.append((space, name, value))
+        return value
+
+    def _imported(self, each: Import, home: Globals) -> tuple[object, Globals, str] | None:
+        """Return what an import inside a function binds, importing nothing that is not first-party."""
+        package = home.get("__package__") or ""
         try:
-            absolute = importlib.util.resolve_name(name, package)
-            spec = importlib.util.find_spec(absolute.split(".")[0])
-            if spec is None or not spec.origin or not is_first_party_file(spec.origin) or absolute.startswith("marin."):
+            module = first_party_module(each.module, package)
+            if module is None:
                 return None
-            module = importlib.import_module(absolute)
+            if each.attribute is None:
+                return sys.modules[each.name] if each.top else module, {}, ""
+            if self._look(vars(module), each.attribute) is _ABSENT:
+                first_party_module(f"{module.__name__}.{each.attribute}", "")
         except ImportError:
-            self.untracked.append(f"{home.__name__}: import of {name}")
+            self.untracked.append(f"{home.get('__name__')}: import of {each.module}")
             return None
-        value = getattr(module, attribute, _ABSENT) if attribute else module
-        return None if value is _ABSENT else self.add(value, module=module, name=attribute or "")
+        return self._look(vars(module), each.attribute), vars(module), each.attribute
 
 
-def _binder(module: ModuleType, name: str) -> ModuleType | None:
-    """Return the module that defines `name`: the one that says so, or the one it was imported from."""
-    if not is_first_party(module):
-        return None
-    if name in _source(module).definitions:
-        return module
-    value = vars(module).get(name)
-    for other in [sys.modules.get(getattr(value, "__module__", "") or "")]:
-        if other is not None and is_first_party(other):
-            return other
-    return module
+@functools.lru_cache(maxsize=65536)
+def _read_node(node: ast.AST) -> tuple[str, References]:
+    """Return the digest of a definition's normal form and what it mentions; read once for each definition."""
+    return _hash(normal_form(node)), references(node)
 
 
-def _module_of(value: Any) -> ModuleType | None:  # Any: a function or class
-    return sys.modules.get(value.__module__ or "")
+def _shape(value: object) -> Json:
+    """Return a form by which a change in place is seen; code in it counts by identity."""
+
+    def special(member: object, path: str) -> Json | NotHandled:
+        if isinstance(member, FunctionType | type | ModuleType | functools.partial | MethodType):
+            return {"$id": id(member)}
+        return NOT_HANDLED
+
+    return encode(value, path="", special=special)
+
+
+def _parts(value: Any) -> list[object]:  # Any: a partial or a bound method
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    return [value.func, value.args, value.keywords]
+
+
+def _library_name(value: FunctionType | type) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
 
 
 def _cell(cell: Any) -> object:  # Any: a closure cell
@@ -235,27 +324,38 @@ def _cell(cell: Any) -> object:  # Any: a closure cell
         return None
 
 
-def _source(module: ModuleType) -> ModuleSource:
-    file = getattr(module, "__file__", None)
-    return module_source(file) if file and file.endswith(".py") else ModuleSource({}, {})
+def _function_nodes(function: FunctionType) -> list[ast.AST]:
+    """Return the definition of a function; all lambdas of its line, for no one can tell them apart."""
+    code = function.__code__
+    if stands_in_its_file(function):
+        kind = ast.Lambda if code.co_name == "<lambda>" else ast.FunctionDef | ast.AsyncFunctionDef
+        starting = source_of(function.__globals__).by_line.get(code.co_firstlineno, ())
+        found = [node for node in starting if isinstance(node, kind)]
+        named: list[ast.AST] = [node for node in found if getattr(node, "name", "<lambda>") == code.co_name]
+        if named:
+            return named
+    return [_read_again(function)]
 
 
-def _function_node(function: FunctionType, home: ModuleType) -> ast.AST:
-    source = _source(home)
-    named = source.definitions.get(function.__qualname__, ())
-    line = function.__code__.co_firstlineno
-    found = next((node for node in named if first_line(node) == line), None) or source.by_line.get(line)
-    return found if found is not None else _read_again(function)
-
-
-def _class_nodes(kind: type, home: ModuleType) -> list[ast.AST]:
-    nodes = _source(home).definitions.get(kind.__qualname__, ())
-    found: list[ast.AST] = [node for node in nodes if isinstance(node, ast.ClassDef)]
-    return found[-1:] or [_read_again(kind)]
+def _class_nodes(kind: type, home: Globals) -> list[ast.AST]:
+    """Return the definitions of a class; empty for one that an expression made."""
+    if home.get("__file__") is None:
+        return [_read_again(kind)]
+    source = source_of(home)
+    found: list[ast.AST] = [
+        node for node in source.definitions.get(kind.__qualname__, ()) if isinstance(node, ast.ClassDef)
+    ]
+    inner = kind.__qualname__.rpartition(".")[2]
+    return found or [
+        node
+        for nodes in source.by_line.values()
+        for node in nodes
+        if isinstance(node, ast.ClassDef) and node.name == inner and kind.__qualname__ != inner
+    ]
 
 
 def _read_again(value: Any) -> ast.AST:  # Any: a function or class
-    """Return the syntax tree of what stands in no file (a notebook's cell) or inside a function."""
+    """Return the syntax tree of what stands in no file, such as a notebook's cell."""
     try:
         source = parse(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError) as error:
@@ -264,7 +364,7 @@ def _read_again(value: Any) -> ast.AST:  # Any: a function or class
             where=f"{value.__module__}.{value.__qualname__}",
             hint="put it in a file of its own and import it",
         ) from error
-    return next(iter(source.by_line.values()))
+    return next(iter(source.by_line.values()))[0]
 
 
 def _hash(value: Json) -> str:

@@ -48,24 +48,25 @@ def _fields(old: Json, new: Json, path: str) -> Iterator[Change]:
         yield Change("config", path, plain(old), plain(new))
     else:
         for name in dict.fromkeys([*before, *after]):
-            below = f"[{name}]" if isinstance(name, int) else f".{name}" if path else name
+            below = name if name.startswith("[") else f".{name}" if path else name
             if name not in before or name not in after:
                 yield Change("config", f"{path}{below}", plain(before.get(name)), plain(after.get(name)))
             else:
                 yield from _fields(before[name], after[name], f"{path}{below}")
 
 
-def _children(value: Json) -> dict[Any, Json] | None:  # Any: a field name or an index
+def _children(value: Json) -> dict[str, Json] | None:
+    """Return members by what follows the path: `lr` of a configuration, `[0]`, `['web']`; None for one value."""
     if isinstance(value, list | tuple):
-        return dict(enumerate(value))
+        return {f"[{index}]": member for index, member in enumerate(value)}
     if not isinstance(value, Mapping):
         return None
     if isinstance(value.get("fields"), Mapping):
         return dict(value["fields"])  # type: ignore[arg-type]
     if isinstance(value.get("$tuple"), list):
-        return dict(enumerate(value["$tuple"]))  # type: ignore[arg-type]
+        return _children(value["$tuple"])
     if isinstance(value.get("$dict"), list):
-        return {dumps(pair[0]): pair[1] for pair in value["$dict"]}  # type: ignore[union-attr,index]
+        return {f"[{plain(pair[0])!r}]": pair[1] for pair in value["$dict"]}  # type: ignore[union-attr,index]
     return None if any(key.startswith("$") for key in value) else dict(value)
 
 

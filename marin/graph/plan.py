@@ -5,6 +5,7 @@ level: as soon as a step's parents are all committed, its fingerprint is known a
 level. Below a step that must run, nothing is certain, because its output may turn out the same (early cutoff).
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from marin.graph.step import Step, dependencies
 CauseKind = Literal["new", "config", "code", "version", "input", "parent", "missing"]
 PlanState = Literal["cached", "run", "unknown"]
 Pins = Callable[[tuple[str, ...]], tuple[FileRef, ...]]
+_ABSENT = object()
+_COMPARED = 16
 
 
 @dataclass(frozen=True)
@@ -229,11 +232,26 @@ def _cause_above(named: Named, planned: Mapping[str, PlannedStep]) -> Cause:
     return Cause("parent", tuple(Change("parent", paths[name], None, name) for name in missing))
 
 
+def _near(earlier: Sequence[tuple[Any, Produced]], record: Mapping[str, Any]) -> list[tuple[Any, Produced]]:
+    """Return the newest of those that differ in the fewest top-level fields: comparing all in depth is quadratic."""
+
+    def distance(entry: tuple[Any, Produced]) -> int:
+        old, new = entry[0].get("config", {}), record["config"]
+        differing = [name for name in {*old, *new} if old.get(name, _ABSENT) != new.get(name, _ABSENT)]
+        others = [name for name in ("code", "inputs", "requires") if entry[0].get(name) != record.get(name)]
+        return len(differing) + len(others)
+
+    distances = [distance(entry) for entry in earlier]
+    nearest = min(distances)
+    near = (entry for entry, far in zip(earlier, distances, strict=True) if far == nearest)
+    return list(itertools.islice(near, _COMPARED))
+
+
 def _cause(named: Named, resolved: Recipe, planned: Mapping[str, PlannedStep], catalogue: Catalogue) -> Cause:
     earlier = catalogue.nearest(named.step.step_name())
     if not earlier:
         return Cause("new")
-    compared = [(changes(record, resolved.record), produced) for record, produced in earlier]
+    compared = [(changes(record, resolved.record), produced) for record, produced in _near(earlier, resolved.record)]
     differing, produced = min(compared, key=lambda pair: len(pair[0]))
     if not differing:
         return Cause("missing", (), produced)

@@ -6,11 +6,13 @@ Equal parent bytes give the equal fingerprint: early cutoff. The record is kept 
 be compared field by field.
 """
 
+import builtins
 import enum
 import functools
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType
 from typing import Any
 
@@ -22,7 +24,8 @@ from marin.base.errors import CanonicalError, ConfigurationError
 from marin.base.json import Json
 from marin.graph.code import CodeDigest, digest_of
 from marin.graph.files import FileRef, Shard
-from marin.graph.step import Step
+from marin.graph.loaded import is_first_party
+from marin.graph.step import Step, dependencies
 
 SCHEMA = 1
 
@@ -45,11 +48,22 @@ def recipe_of(step: Step[Any], parents: Callable[[Step[Any]], str], pins: Sequen
     Raises CanonicalError for a value without a canonical form, naming its path.
     """
     name = type(step).__name__
+    known = {id(parent) for _, parent in dependencies(step)}
+
+    def special(value: object, path: str) -> Json | NotHandled:
+        if isinstance(value, Step) and id(value) not in known:
+            raise CanonicalError(
+                f"{path}: a step in a set or dataclass is not seen as a dependency",
+                where=path,
+                hint="put steps into fields, lists, tuples, dicts or nested configurations",
+            )
+        return {"$step": parents(value)} if isinstance(value, Step) else _special(value, path)
+
     record: dict[str, Json] = {
         "schema": SCHEMA,
         "step": step.step_name(),
         "artifact": step.artifact_type().type_name(),
-        "config": canonical.encode_fields(step, path=name, special=functools.partial(_special, parents=parents)),
+        "config": canonical.encode_fields(step, path=name, special=special),
     }
     if step.inputs():
         record["inputs"] = [[file.path, file.size, file.digest] for file in pins]
@@ -66,8 +80,7 @@ def recipe_of(step: Step[Any], parents: Callable[[Step[Any]], str], pins: Sequen
 
 def code_of(step: Step[Any]) -> CodeDigest:
     """Return the code digest of a step: its class, and the classes of what stands in its configuration."""
-    kinds = {type(value): None for name in type(step).model_fields for value in _values(getattr(step, name))}
-    return digest_of(type(step), *sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__)))
+    return digest_of(type(step), *_kinds(getattr(step, name) for name in type(step).model_fields))
 
 
 def shard_fingerprint(
@@ -90,9 +103,11 @@ def shard_fingerprints(
 
 def _call(step_class: type[Step[Any]], fn: Callable[..., Any], config: Mapping[str, object]) -> Json:
     where = f"{step_class.__name__} map of {fn.__qualname__}"
-    code: Json = {"digest": digest_of(fn).digest}
-    if step_class.version is not None:
-        code = {"step": step_class.step_name(), "version": step_class.version}
+    code: Json = {"step": step_class.step_name(), "version": step_class.version}
+    if step_class.version is None:
+        code = {"digest": digest_of(fn, *_kinds(config.values())).digest}
+        if not is_first_party(getattr(fn, "__globals__", {})):  # not followed, so told apart by name
+            code |= {"module": fn.__module__}
     return {
         "schema": SCHEMA,
         "function": fn.__qualname__,
@@ -103,13 +118,11 @@ def _call(step_class: type[Step[Any]], fn: Callable[..., Any], config: Mapping[s
     }
 
 
-def _special(value: object, path: str, *, parents: Callable[[Step[Any]], str] | None = None) -> Json | NotHandled:
+def _special(value: object, path: str) -> Json | NotHandled:
     if isinstance(value, Step):
-        if parents is None:
-            raise CanonicalError(
-                f"{path}: a step cannot be sent to a map", where=path, hint="load it first: ctx.load(step)"
-            )
-        return {"$step": parents(value)}
+        raise CanonicalError(
+            f"{path}: a step cannot be sent to a map", where=path, hint="load it first: ctx.load(step)"
+        )
     if isinstance(value, FileRef):
         return {"$file": value.digest}
     if isinstance(value, Shard):
@@ -121,10 +134,24 @@ def _special(value: object, path: str, *, parents: Callable[[Step[Any]], str] | 
                 where=path,
                 hint="write it with `def` at the top of a module of your own",
             )
+        if not is_first_party(value.__globals__):
+            raise CanonicalError(
+                f"{path}: the library function {value.__module__}.{value.__qualname__} cannot be fingerprinted",
+                where=path,
+                hint="call it from a function at the top of a module of your own, and give that",
+            )
         return {"$function": value.__qualname__, "code": digest_of(value).digest}
     if isinstance(value, type):
+        if not is_first_party(vars(sys.modules.get(value.__module__, builtins))):
+            return {"$class": f"{value.__module__}.{value.__qualname__}"}
         return {"$class": value.__qualname__, "code": digest_of(value).digest}
     return NOT_HANDLED
+
+
+def _kinds(values: Iterable[object]) -> list[type]:
+    """Return the classes of configurations and enum members, whose methods are code that a step reaches."""
+    kinds = {type(inner): None for value in values for inner in _values(value)}
+    return sorted(kinds, key=lambda kind: (kind.__qualname__, kind.__module__))
 
 
 def _values(value: object) -> Iterator[object]:
@@ -137,6 +164,10 @@ def _values(value: object) -> Iterator[object]:
             yield from _values(getattr(value, name))
     elif isinstance(value, enum.Enum):
         yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield value
+        for field in fields(value):
+            yield from _values(getattr(value, field.name))
     elif isinstance(value, Mapping):
         for key, member in value.items():
             yield from _values(key)

@@ -6,11 +6,9 @@ standard library alone and never executes what it reads.
 """
 
 import ast
-import functools
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Form: TypeAlias = str | list["Form"]
 
@@ -18,46 +16,69 @@ _UNCOUNTED = frozenset(
     {"ctx", "type_comment", "annotation", "returns", "type_params", "kind", "type_ignores", "simple"}
 )
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_DYNAMIC = frozenset({"getattr", "eval", "exec", "globals", "locals", "vars", "__import__", "import_module"})
+_ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+_OPEN_BLOCKS = (ast.If, ast.Try, ast.TryStar)
+"""Blocks whose statements each stand for themselves; a loop or a `with` counts as a whole."""
+_WHOLE_BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Match)
+_DYNAMIC = frozenset({"getattr", "eval", "exec", "globals", "locals", "vars", "__import__"})
+_ADDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
+_CHANGING = _ADDING | {"clear", "discard", "pop", "popitem", "popleft", "remove"}
+
+
+class Import(NamedTuple):
+    """`name` stands for `attribute` of `module`, or for the module itself when `attribute` is None."""
+
+    name: str
+    module: str
+    """With its leading dots."""
+    attribute: str | None
+    top: bool = False
+    """`import a.b` binds `a`: the name is the package's."""
 
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """The top-level definitions of one file."""
+    """What the top level of one file says."""
 
     definitions: dict[str, tuple[ast.stmt, ...]]
-    """Functions, classes and assignments by the name they bind, in order: a name can be bound several times."""
-    by_line: dict[int, ast.AST]
-    """Every function and lambda by its first line, for those that no name reaches."""
+    """What binds or fills a name, in order: functions, classes, assignments, loops, calls of its methods."""
+    imports: dict[str, Import]
+    """`from x import y` by the name bound."""
+    stars: tuple[str, ...]
+    """Modules of `from x import *`."""
+    changed: frozenset[str]
+    """Names that a function changes in place or by `global`: state, such as a cache."""
+    by_line: dict[int, tuple[ast.AST, ...]]
+    """Every definition and lambda by its first line."""
 
 
-def module_source(path: str) -> ModuleSource:
-    """Return the definitions of a file; parsed once for each (path, time, size)."""
-    status = os.stat(path)
-    return _parsed(path, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=4096)
-def _parsed(path: str, modified_ns: int, size: int) -> ModuleSource:
-    with open(path, "rb") as file:
-        return parse(file.read())
+NO_SOURCE = ModuleSource({}, {}, (), frozenset(), {})
 
 
 def parse(text: str | bytes) -> ModuleSource:
-    """Return the definitions of a source text; SyntaxError when it is none."""
+    """Return what a source text says; SyntaxError when it is none."""
     tree = ast.parse(text)
     definitions: dict[str, tuple[ast.stmt, ...]] = {}
+    imported: list[Import] = []
     for statement in _top_level(tree.body):
-        for name in _bound(statement):
+        inside = ast.walk(statement) if isinstance(statement, _WHOLE_BLOCKS) else [statement]
+        imported += [each for node in inside for each in _imports(node)]
+        for name in dict.fromkeys(_bound(statement)):
             definitions[name] = (*definitions.get(name, ()), statement)
-    by_line: dict[int, ast.AST] = {}
+    by_line: dict[int, tuple[ast.AST, ...]] = {}
+    changed: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (*_DEFINITIONS, ast.Lambda)):
-            by_line.setdefault(first_line(node), node)
-    return ModuleSource(definitions, by_line)
+            line = _first_line(node)
+            by_line[line] = (*by_line.get(line, ()), node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            changed.update(_changed(node))
+    named = {each.name: each for each in imported if each.attribute not in (None, "*")}
+    stars = tuple(each.module for each in imported if each.attribute == "*")
+    return ModuleSource(definitions, named, stars, frozenset(changed), by_line)
 
 
-def first_line(node: ast.AST) -> int:
+def _first_line(node: ast.AST) -> int:
     """Return the line where a definition begins, its decorators included, as code objects count."""
     lines: list[int] = [decorator.lineno for decorator in getattr(node, "decorator_list", ())]
     return min([*lines, getattr(node, "lineno", 0)])
@@ -66,18 +87,65 @@ def first_line(node: ast.AST) -> int:
 def _top_level(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in statements:
         yield statement
-        for block in ("body", "orelse", "finalbody"):
-            if isinstance(statement, ast.If | ast.Try | ast.With):
-                yield from _top_level(getattr(statement, block, []))
+        if isinstance(statement, _OPEN_BLOCKS):
+            yield from _top_level(statement.body)
+            yield from _top_level(statement.orelse)
+        if isinstance(statement, ast.Try | ast.TryStar):
+            yield from _top_level([inner for handler in statement.handlers for inner in handler.body])
+            yield from _top_level(statement.finalbody)
 
 
-def _bound(statement: ast.stmt) -> Iterator[str]:
+def _bound(statement: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement binds or fills."""
     if isinstance(statement, _DEFINITIONS):
         yield statement.name
-    elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        # `@convert.register` adds to `convert`.
+        yield from (name for decorator in statement.decorator_list if (name := _receiver(decorator)))
+    elif isinstance(statement, _ASSIGNMENTS):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        for target in targets:
-            yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+        yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+    elif isinstance(statement, ast.Expr) and (name := _receiver(statement.value)):
+        yield name  # `TABLE.update(...)`
+    elif isinstance(statement, _WHOLE_BLOCKS):
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif node is not statement:
+                yield from _bound(node)
+
+
+def _receiver(node: ast.AST) -> str | None:
+    """Return `x` of `x.method` and `x.method(...)`."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    chain = _chain(node)
+    return chain[0] if chain and len(chain) > 1 else None
+
+
+def _changed(function: ast.AST) -> Iterator[str]:
+    """Yield the names that a function assigns by `global`, or changes in place."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Global):
+            yield from node.names
+        elif isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            inner: ast.AST = node
+            while isinstance(inner, ast.Subscript | ast.Attribute):
+                inner = inner.value
+            if isinstance(inner, ast.Name):
+                yield inner.id
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+            yield from (name for name in [_receiver(node)] if name)
+
+
+def _imports(node: ast.AST) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            top = alias.asname is None
+            yield Import(alias.name.split(".")[0] if top else str(alias.asname), alias.name, None, top)
+    elif isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        for alias in node.names:
+            yield Import(alias.asname or alias.name, module, alias.name)
 
 
 def normal_form(node: Any) -> Form:  # Any: a node, a list of nodes, or a field's plain value
@@ -135,8 +203,8 @@ class References:
 
     names: tuple[tuple[str, ...], ...]
     """`a.b.c` as ("a", "b", "c"), each once, in the order of first mention."""
-    imports: tuple[tuple[str, str | None], ...]
-    """(module, attribute) of imports inside the definition; None for the module itself."""
+    imports: tuple[Import, ...]
+    """Imports inside the definition."""
     untracked: tuple[str, ...]
     """Calls such as `getattr(x, name)` by line, whose target no reader can know."""
 
@@ -144,18 +212,14 @@ class References:
 def references(node: ast.AST) -> References:
     """Return what a definition mentions, type hints left out."""
     names: dict[tuple[str, ...], None] = {}
-    imports: dict[tuple[str, str | None], None] = {}
+    imports: dict[Import, None] = {}
     untracked: list[str] = []
     for child in _counted_nodes(node):
+        imports.update(dict.fromkeys(_imports(child)))
         if isinstance(child, ast.Name | ast.Attribute) and (chain := _chain(child)):
             names.setdefault(chain)
-            if chain[-1] in _DYNAMIC:
+            if chain[-1] == "import_module" or (len(chain) == 1 and chain[0] in _DYNAMIC):
                 untracked.append(f"{chain[-1]} in line {child.lineno}")
-        elif isinstance(child, ast.Import):
-            imports.update({(alias.name, None): None for alias in child.names})
-        elif isinstance(child, ast.ImportFrom):
-            module = "." * child.level + (child.module or "")
-            imports.update({(module, alias.name): None for alias in child.names})
     return References(tuple(names), tuple(imports), tuple(untracked))
 
 

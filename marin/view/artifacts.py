@@ -1,4 +1,4 @@
-"""Artifacts of a store by what a person types: a step name, the start of a fingerprint, a path, or a run's step."""
+"""Artifacts of a store by what a person types: a step, the start of a fingerprint, a path, a name in a run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +27,22 @@ def find_artifacts(store: Store, text: str) -> list[Manifest]:
         or url == artifact_url(store, manifest)
         or url == f"{artifact_url(store, manifest)}/manifest.json"
     ]
+    found = found or _named_in_a_run(store, manifests, text)
     if not found:
         known = sorted({manifest.step for manifest in manifests})
         hint = did_you_mean(text, known) or (f"there are {', '.join(known)}" if known else "the store is empty")
         raise ConfigurationError(f"the store has nothing called {text!r}", where=store.url, hint=hint)
     return found
+
+
+def _named_in_a_run(store: Store, manifests: Sequence[Manifest], name: str) -> list[Manifest]:
+    """Return the artifact of the step that the newest run with such a step called `name`, such as `split/train`."""
+    by_fingerprint = {manifest.fingerprint: manifest for manifest in manifests}
+    for run in store.runs():
+        for step in (store.read_run(run) or {}).get("steps") or ():
+            if step.get("name") == name and step.get("fingerprint") in by_fingerprint:
+                return [by_fingerprint[step["fingerprint"]]]
+    return []
 
 
 def describe(store: Store, manifest: Manifest) -> dict[str, Any]:
@@ -58,9 +69,3 @@ def describe(store: Store, manifest: Manifest) -> dict[str, Any]:
         },
         "recipe": store.recipe(manifest.step, manifest.fingerprint),
     }
-
-
-def attempts_of(store: Store, step: str, fingerprint: str) -> Sequence[str]:
-    """Return the folders of a fingerprint's attempts, oldest first."""
-    folder = fs.join(store.artifact_folder(step, fingerprint), "attempts")
-    return [fs.join(folder, name) for name in fs.list_folder(folder)]

@@ -17,13 +17,3 @@ def downsample(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
         members = points[len(points) * bucket // buckets : len(points) * (bucket + 1) // buckets]
         kept += sorted({min(members, key=lambda point: point[1]), max(members, key=lambda point: point[1])})
     return kept
-
-
-def smooth(points: Sequence[Point], window: int) -> list[Point]:
-    """Return the running mean over the last `window` points."""
-    smoothed: list[Point] = []
-    total = 0.0
-    for index, (x, y) in enumerate(points):
-        total += y - (points[index - window][1] if index >= window else 0.0)
-        smoothed.append((x, total / min(index + 1, window)))
-    return smoothed

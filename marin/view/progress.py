@@ -24,6 +24,9 @@ class StepRow:
     done: float = 0
     total: float = 0
     unit: str = ""
+    first: tuple[float, str] = (0, "")
+    """Units done and time of this attempt's first progress: what an earlier one left is no speed of this one."""
+    latest: str = ""
     shards: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     """The last number of each name."""
@@ -44,6 +47,17 @@ class StepRow:
     def seconds(self, now: str) -> float:
         """Return how long the step has run, or ran."""
         return _between(self.started, self.ended or now) if self.started else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Units per second of this attempt; 0 while that is not known."""
+        seconds = _between(self.first[1], self.latest)
+        return max(0.0, self.done - self.first[0]) / seconds if seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at this rate; None while that is not known."""
+        return (self.total - self.done) / self.rate if self.state == "running" and self.rate else None
 
     def to_json(self, now: str) -> dict[str, Any]:
         """Return the object that `marin status --json` shows."""
@@ -66,6 +80,8 @@ class RunProgress:
 
     rows: dict[str, StepRow] = field(default_factory=dict)
     state: str = "running"
+    last: str = ""
+    """When the newest event was written."""
 
     @classmethod
     def of(cls, steps: Iterable[tuple[str, str]]) -> "RunProgress":
@@ -78,6 +94,7 @@ class RunProgress:
         for event in events:
             if event.get("kind") == "run":
                 self.state = str(event.get("state", self.state))
+            self.last = max(self.last, str(event.get("time", "")))
             row = self.rows.get(str(event.get("name")))
             if row is not None and _apply(row, event):
                 changed.append(replace(row))
@@ -91,6 +108,8 @@ def _apply(row: StepRow, event: Event) -> bool:
         return _move(row, event)
     if kind == "progress":
         row.done, row.total, row.unit = event.get("done", 0), event.get("total", 0), str(event.get("unit", ""))
+        row.latest = str(event.get("time", ""))
+        row.first = row.first if row.first[1] else (row.done, row.latest)
     elif kind == "shards":
         row.shards = {name: int(event.get(name, 0)) for name in ("total", "reused", "computed")}
     elif kind == "metric" and event.get("rank", 0) == 0:
@@ -106,7 +125,8 @@ def _move(row: StepRow, event: Event) -> bool:
     if row.state in ENDED or (row.state, row.detail, row.attempt) == (state, detail, event.get("attempt", row.attempt)):
         return False
     if state == "running":
-        row.attempts += event.get("attempt") != row.attempt
+        if event.get("attempt") != row.attempt:
+            row.attempts, row.first = row.attempts + 1, (0, "")
         row.attempt = str(event.get("attempt", row.attempt))
         row.started = row.started or str(event.get("time", ""))
     if state in ENDED:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from marin.base.canonical import NOT_HANDLED, digest, encode
 from marin.base.config import Config, ElideIf, Placement, Was
@@ -37,6 +37,15 @@ class Shade(enum.Enum):
 
 class Number(enum.IntEnum):
     ONE = 1
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Loose(BaseModel, extra="allow"):
+    rate: float = 1
 
 
 class Base(Config):
@@ -62,6 +71,7 @@ DIFFERENT = [
     [], (), {}, set(), frozenset(), [1], (1,), {1}, frozenset({1}), {"a": 1}, {1: "a"}, {"1": "a"}, [[1], 2], [1, [2]],
     [1, 2], [2, 1], ("ab", "c"), ("a", "bc"), {"$float": "0x1.0p+0"}, {"$tuple": [1]}, {"$dict": []}, 2**53, 2**70,
     1e308, 5e-324, 1 + 0j, Decimal("1"), Decimal("1.0"), Colour.RED, Shade.RED, Number.ONE, NOON, NOON.date(),
+    Access.READ, Access.WRITE, Access.READ | Access.WRITE, Access(0), Loose(), Loose(more=1), Loose(more=2),
     timedelta(1), PurePosixPath("a"), Base(), Derived(), Other(), Base(rate=2), Point(1), Point(2), ...,
 ]  # fmt: skip
 
@@ -117,6 +127,30 @@ def test_encode_placement_field_never_counts():
 
 def test_encode_renamed_field_keeps_its_old_name():
     assert fields(Renamed(learning_rate=1)) == fields(Small(lr=1))
+
+
+class Mixed(Config):
+    shards: Annotated[int | bool, ElideIf(1)]
+
+
+def test_encode_elided_field_counts_for_a_value_that_only_python_calls_equal():
+    assert fields(Mixed(shards=1)) == {}
+    assert fields(Mixed(shards=True)) == {"shards": True}
+
+
+class Twice(Config):
+    lr: float
+    rate: Annotated[float, Was("lr")]
+
+
+def test_encode_two_fields_of_one_hashed_name_are_refused():
+    with pytest.raises(CanonicalError, match="two fields are hashed under the name `lr`") as caught:
+        encoded(Twice(lr=1, rate=2))
+    assert caught.value.where == "x.rate"
+
+
+def test_encode_set_members_are_readable_json():
+    assert encoded({2, 1}) == {"$set": [1, 2]}
 
 
 class Holder(Config):

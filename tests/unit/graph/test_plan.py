@@ -1,7 +1,13 @@
 """Plans: names, states and causes, from what a catalogue knows."""
 
 import enum
+import importlib
+import json
+import ntpath
+import posixpath
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +49,20 @@ class Raw(Step[Documents]):
 
     def inputs(self) -> tuple[str, ...]:
         return (self.pattern,)
+
+
+class Anything(Step[Table]):
+    version = 1
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: Any
+
+
+def no_parent(step: Step[Any]) -> str:
+    raise AssertionError(step)
 
 
 class Known:
@@ -188,6 +208,21 @@ def test_plan_of_a_long_chain_needs_no_recursion():
     assert len(plan([step], Known()).steps) == 3001
 
 
+def test_plan_of_many_earlier_results_finds_the_nearest():
+    known = Known()
+    for lr in range(1, 100):
+        run_all([Fit(data=[], optimizer=Optimizer(lr=lr, momentum=lr))], known)
+    cause = plan([Fit(data=[], optimizer=Optimizer(lr=95, momentum=0.5))], known).step("fit").cause
+    assert cause is not None
+    assert [(change.path, change.old, change.new) for change in cause.changes] == [("optimizer.momentum", 95.0, 0.5)]
+
+
+def test_changes_name_members_as_python_does():
+    old, new = (recipe_of(Anything(value=value), no_parent, ()).record for value in ({"web": 1, "a": {1}}, {"web": 2}))
+    found = [(change.path, change.old, change.new) for change in changes(old, new)]
+    assert found == [("value['a']", [1], None), ("value['web']", 1, 2)]
+
+
 class Mode(enum.Enum):
     FAST = 1
 
@@ -204,6 +239,49 @@ def test_recipe_of_a_users_step_holds_its_code_and_its_configuration_classes():
     assert {name.rsplit(".", 1)[1] for name in record["definitions"]} == {"User", "Mode"}  # type: ignore[union-attr,arg-type]
 
 
+@dataclass(frozen=True)
+class Window:
+    width: int = 3
+
+
+def test_recipe_of_a_users_step_holds_dataclasses_of_its_configuration():
+    class Sliding(Step[Table]):
+        window: Any
+
+    names = {
+        name.rsplit(".", 1)[1] for name in recipe_of(Sliding(window=Window()), no_parent, ()).record["definitions"]
+    }  # type: ignore[union-attr]
+    assert names == {"Sliding", "Window"}
+
+
+@pytest.mark.parametrize("value", [frozenset([Leaf()]), Pair(Leaf())], ids=["set", "dataclass"])
+def test_recipe_of_a_step_where_no_dependency_is_seen_is_refused(value: object):
+    with pytest.raises(CanonicalError, match="a step in a set or dataclass is not seen as a dependency"):
+        plan([Anything(value=value)], Known())
+
+
+def local(shard: Shard) -> int:
+    return 0
+
+
+def test_recipe_of_a_function_of_ones_own_holds_its_code():
+    config: Any = recipe_of(Anything(value=local), no_parent, ()).record["config"]
+    assert config["value"]["$function"] == "local"
+    assert len(config["value"]["code"]) == 64
+
+
+@pytest.mark.parametrize("value", [posixpath.join, lambda x: x, len, [Optimizer(lr=1).model_copy]], ids=str)
+def test_recipe_of_a_callable_without_code_of_ones_own_is_refused(value: object):
+    with pytest.raises(CanonicalError, match=r"Anything\.value.* cannot be fingerprinted"):
+        recipe_of(Anything(value=value), no_parent, ())
+
+
+def test_recipe_tells_library_classes_of_one_name_apart():
+    first, second = type("Same", (), {"__module__": "json"}), type("Same", (), {"__module__": "email"})
+    records = [recipe_of(Anything(value=kind), no_parent, ()).fingerprint for kind in (first, second, json.JSONDecoder)]
+    assert len(set(records)) == 3
+
+
 def double(shard: Shard, by: int) -> int:
     return len(shard.name) * by
 
@@ -217,6 +295,24 @@ def test_shard_fingerprint_depends_on_content_and_configuration_not_on_names():
     moved = FileRef("t", "/y/t", 1, "f1")
     first, second = (shard_fingerprint(User, double, {"by": each}, Shard("a", "d1")) for each in (file, moved))
     assert first == second
+
+
+def test_shard_fingerprint_tells_library_functions_of_one_name_apart():
+    shard = Shard("a", "d1")
+    assert shard_fingerprint(User, posixpath.join, {}, shard) != shard_fingerprint(User, ntpath.join, {}, shard)
+
+
+def test_shard_fingerprint_holds_the_methods_of_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = set()
+    for name, body in (("first_settings", "self.by + 1"), ("second_settings", "self.by + 2")):
+        (tmp_path / f"{name}.py").write_text(
+            "from marin import Config\nclass Settings(Config):\n    by: int = 1\n"
+            f"    def go(self):\n        return {body}\n"
+        )
+        settings = importlib.import_module(name).Settings()
+        found.add(shard_fingerprint(User, double, {"by": settings}, Shard("a", "d1")))
+    assert len(found) == 2
 
 
 def test_shard_fingerprint_refuses_a_step_as_configuration():
