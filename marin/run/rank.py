@@ -140,6 +140,7 @@ def run_rank(
     try:
         with log as text, _environment(seat.environment), _sigterm(member.stop):
             emit("placement", pid=os.getpid(), host=socket.gethostname(), generation=seat.generation)
+            writer.flush()
             started(member)
             try:
                 value = fn(member, **config)

@@ -52,14 +52,15 @@ class EventWriter:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(timeout=30)
-        self._flush()
+        self.flush()
 
     def _flush_on(self) -> None:
-        self._flush()
+        self.flush()
         while not self._ended.wait(self._interval):
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Store what is there now, such as where a worker runs, before it can die."""
         with self._lock:
             lines, self._lines = self._lines, []
             if not lines:
