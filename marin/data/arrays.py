@@ -41,10 +41,11 @@ class TokenArray(Protocol):
 
 
 def open_array(file: FileRef) -> TokenArray:
-    """Open a `.npy` file: memory-mapped where it is local, otherwise by cached 8 MiB ranges. Thread-safe."""
+    """Open a `.npy` file: memory-mapped and checked where it is local, else by cached 8 MiB ranges. Thread-safe."""
     path = fs.local_path(file.url)
     if path is None:
         return _RemoteArray(file)
+    fs.check_file(file)
     shape, dtype, offset = _header(fs.read_range(file.url, 0, min(file.size, HEADER_BYTES)), file)
     if not math.prod(shape):
         return _LocalArray(np.empty(shape, dtype))
@@ -127,4 +128,4 @@ def _header(head: bytes, file: FileRef) -> tuple[tuple[int, ...], np.dtype, int]
     return shape, dtype, stream.tell()
 
 
-_DAMAGED = "the file is damaged: delete the artifact and run again"
+_DAMAGED = "the file is damaged: delete it and run again: what made it runs anew"

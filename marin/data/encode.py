@@ -94,7 +94,7 @@ def choose_encoder(data: bytes) -> EncoderChoice:
 @lru_cache(maxsize=2)
 def chosen_encoder(tokenizer: FileRef) -> EncoderChoice:
     """Return the encoders for a file, remembered in this process: loading a large vocabulary takes a second."""
-    return choose_encoder(fs.read(tokenizer.url))
+    return choose_encoder(fs.read_file(tokenizer))
 
 
 def probe_texts(special: Sequence[str]) -> list[str]:

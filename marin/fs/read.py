@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from blake3 import blake3
 
+from marin.base.errors import StoreError
 from marin.fs.faults import NotFound, attempt, refused
 from marin.fs.location import is_local, join, normalise, remote
 from marin.graph.files import FileRef
@@ -206,13 +207,45 @@ def digest_file(url: str) -> Written:
     return Written(size, hasher.hexdigest())
 
 
+def read_file(file: FileRef) -> bytes:
+    """Return a recorded file's bytes; StoreError when they are not those that were recorded."""
+    data = read(file.url)
+    _check(file, blake3(data).hexdigest())
+    return data
+
+
+def open_file(file: FileRef) -> BinaryIO:
+    """Open a recorded file for reading; StoreError when its bytes are not those that were recorded.
+
+    A local file is read once to check it, which also brings it into the page cache; another one is held in memory.
+    """
+    if not is_local(file.url):
+        return io.BytesIO(read_file(file))
+    check_file(file)
+    return open_read(file.url)
+
+
+def check_file(file: FileRef) -> None:
+    """Raise StoreError unless a file's bytes are those that were recorded."""
+    _check(file, digest_file(file.url).digest)
+
+
+def _check(file: FileRef, digest: str) -> None:
+    if digest != file.digest:
+        raise StoreError(
+            f"`{file.path}` does not have the digest that was recorded when it was made: the file is damaged",
+            where=file.url,
+            hint="delete this file and run again: what made it runs anew",
+        )
+
+
 class FileReader:
-    """Reads what FileRefs point to; the Reader of all artifacts."""
+    """Reads what FileRefs point to, checking digests; the Reader of all artifacts."""
 
     def read(self, file: FileRef) -> bytes:
         """Return the file's bytes."""
-        return read(file.url)
+        return read_file(file)
 
     def open(self, file: FileRef) -> BinaryIO:
         """Open the file for reading."""
-        return open_read(file.url)
+        return open_file(file)

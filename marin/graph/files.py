@@ -40,7 +40,7 @@ class Shard:
 
 
 class Reader(Protocol):
-    """Reads the bytes behind a FileRef, checking nothing; `marin.fs` has the implementation."""
+    """Reads the bytes behind a FileRef and checks their digest; `marin.fs` has the implementation."""
 
     def read(self, file: FileRef) -> bytes: ...
 

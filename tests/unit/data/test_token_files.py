@@ -84,10 +84,10 @@ def test_array_of_another_size_than_its_header_says_is_refused(tmp_path: Path) -
     path = tmp_path / TOKENS
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(DataError, match="its header says"):
-        open_array(FileRef(TOKENS, str(path), path.stat().st_size, ""))
+        open_array(FileRef(TOKENS, str(path), *fs.digest_file(str(path))))
     path.write_bytes(b"something else")
     with pytest.raises(DataError, match="is no array"):
-        open_array(FileRef(TOKENS, str(path), 14, ""))
+        open_array(FileRef(TOKENS, str(path), *fs.digest_file(str(path))))
 
 
 def test_index_batches_are_read_alone(fresh: Callable[[], fs.FolderOutput]) -> None:

@@ -31,12 +31,12 @@ def test_train_tokenizer_is_independent_of_threads(documents: Documents) -> None
     shards = documents(TEXTS)
     program = (
         "import sys; from marin.data.tokenizer import train_tokenizer; from marin.graph.files import FileRef, Shard;"
-        "shard = Shard('', '', (FileRef('documents.parquet', sys.argv[1], 0, ''),));"
+        "shard = Shard('', '', (FileRef('documents.parquet', sys.argv[1], 0, sys.argv[2]),));"
         "sys.stdout.buffer.write(train_tokenizer([shard], vocab_size=290, special_tokens=('<|endoftext|>',)))"
     )
     for threads in ("1", "4"):
         made = subprocess.run(
-            [sys.executable, "-c", program, shards[0].files[0].url],
+            [sys.executable, "-c", program, shards[0].files[0].url, shards[0].files[0].digest],
             env={**os.environ, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"},
             capture_output=True,
             check=True,
