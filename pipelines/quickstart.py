@@ -9,6 +9,8 @@ it runs. Then copy this file: it is a whole experiment.
 import sysconfig
 from typing import Annotated
 
+from pydantic import Field
+
 from marin import (
     AdamW,
     CompressionBaseline,
@@ -34,11 +36,11 @@ PROMPTS = ("def __init__(self", "import os\n\ndef read_lines(path):\n", "for nam
 @pipeline
 def quickstart(
     files: Annotated[str, "pattern of the files to learn from"] = STANDARD_LIBRARY,
-    lr: Annotated[float, "peak learning rate"] = 1e-2,
-    tokens: Annotated[int, "tokens to train on"] = 1_200_000,
+    lr: Annotated[float, Field(gt=0), "peak learning rate"] = 1e-2,
+    tokens: Annotated[int, Field(ge=1), "tokens to train on"] = 1_200_000,
     vocab_size: Annotated[int, "entries of the tokenizer"] = 4096,
     context: Annotated[int, "tokens a sequence"] = 128,
-    ranks: Annotated[int, "processes to train with"] = 1,
+    ranks: Annotated[int, Field(ge=1), "processes to train with"] = 1,
 ):
     """Train a small decoder on Python source, evaluate it beside gzip and xz, export it to Hugging Face."""
     # A few files of the standard library are deliberately not UTF-8: they are skipped and counted.

@@ -45,12 +45,18 @@ def draw_table(result: RunResult) -> None:
     stdout().print(table)
 
 
+_MOST_NUMBERS = 3
 _SHOWN_NUMBERS = ("bits_per_byte", "gzip_bits_per_byte", "xz_bits_per_byte", "perplexity", "loss")
 
 
 def _numbers(metrics: Any) -> str:  # Any: numbers by name
-    shown = [name for name in _SHOWN_NUMBERS if isinstance(metrics.get(name), int | float)]
-    return ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.3f}" for name in shown)
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    shown = [name for name in _SHOWN_NUMBERS if name in numbers] or list(numbers)[:_MOST_NUMBERS]
+    return ", ".join(f"{name.replace('_', ' ')} {_number(numbers[name])}" for name in shown)
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if 0.01 <= abs(value) < 10_000 and value % 1 else f"{value:.6g}"
 
 
 def _draw_completions(step: StepResult, store: Store) -> None:
@@ -97,8 +103,8 @@ def draw_next(result: RunResult, command: str, store: str) -> None:
     """Write where the results are and three next commands."""
     err = stderr()
     option = store_arguments(store)
-    exported = next((step for step in result.steps if step.step == "export" and step.artifact), None)
-    show = exported.name if exported and exported.name == exported.step else result.steps[-1].step
+    exported = next((step for step in result.steps if step.step == "export" and step.fingerprint), result.steps[-1])
+    show = (exported.fingerprint or "")[:8]
     err.print(f"\nstore  {result.store}\nrun    {result.run}", soft_wrap=True)
     err.print("next   change an option and run again: only what depends on it runs")
     for line in (f"marin plan {command}", f"marin show {show}{option}", f"marin ls{option}"):

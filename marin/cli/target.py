@@ -127,6 +127,8 @@ def _import_file(text: str) -> ModuleType:
 
 
 def _import_dotted(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigurationError(f"{name!r} is no target", hint="name a file such as pipeline.py, or a module")
     return _import(name, os.getcwd(), name)
 
 

@@ -4,9 +4,7 @@ from marin.fs.faults import NotFound
 from marin.fs.location import is_local, join, local_path, normalise
 from marin.fs.output import FolderOutput
 from marin.fs.read import (
-    Entry,
     FileReader,
-    Written,
     check_file,
     digest_file,
     exists,
@@ -20,7 +18,6 @@ from marin.fs.read import (
     read_range,
 )
 from marin.fs.write import (
-    DigestWriter,
     create,
     delete,
     delete_folder,
@@ -33,12 +30,9 @@ from marin.fs.write import (
 )
 
 __all__ = [
-    "DigestWriter",
-    "Entry",
     "FileReader",
     "FolderOutput",
     "NotFound",
-    "Written",
     "check_file",
     "create",
     "delete",

@@ -8,6 +8,7 @@ last two seconds is not remembered: coarse file times could hide the next edit.
 import contextlib
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,6 +82,9 @@ class _Memo:
     def pinned(self, entry: Entry) -> tuple[str, FileRef]:
         """Return the memo's key (empty: nothing to remember) and the file with its digest."""
         try:
+            if is_local(entry.url) and not stat.S_ISREG(os.stat(entry.url).st_mode):
+                hint = "leave it out of the pattern"
+                raise InputError(f"{entry.path!r} is no regular file", where=entry.url, hint=hint)
             key = _key(entry) if is_local(entry.url) else ""
             digest = self._known.get(key) if key else None
             size = entry.size

@@ -15,6 +15,7 @@ from marin.base.errors import ConfigurationError, Interrupted, StepError, StoreE
 from marin.base.json import Json
 from marin.base.lazy import resolve
 from marin.graph.artifact import Artifact
+from marin.graph.pipeline import Pipeline
 from marin.graph.plan import Plan, make_plan, order
 from marin.graph.step import Step
 from marin.run.backend import Backend
@@ -29,6 +30,7 @@ A = TypeVar("A", bound=Artifact)
 
 BackendName = Literal["ray", "inline"]
 BACKENDS = {"ray": "marin.run.backends.ray:RayBackend", "inline": "marin.run.backends.inline:InlineBackend"}
+IN_WORKER = "MARIN_RUN"  # set by the Ray backend in every worker
 RAY_PROBE = "marin.run.backends.ray:probe"
 QUIET_RAY = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints worker deaths on the driver's standard output; marin reports them
@@ -68,7 +70,7 @@ def run(
 
     Raises StepError with the first root cause when a step failed, and Interrupted after Ctrl-C.
     """
-    steps = [target] if isinstance(target, Step) else list(target)
+    steps = _steps(target)
     planned = plan(steps, store=store)
     result = run_plan(planned, store=store, backend=backend, address=address)
     raise_unless_done(result)
@@ -79,7 +81,7 @@ def run(
 
 def load(step: Step[A], *, store: str | os.PathLike[str] = ".marin") -> A:
     """Return the artifact of a step that has been run; StoreError when the store does not have it."""
-    planned = plan([step], store=store).steps[-1]
+    planned = plan(step, store=store).steps[-1]
     if planned.state != "cached" or planned.resolved is None:
         raise StoreError(
             f"the store has no result of {planned.name} yet",
@@ -89,9 +91,9 @@ def load(step: Step[A], *, store: str | os.PathLike[str] = ".marin") -> A:
     return cast(A, _open(step, planned.resolved.fingerprint, Store.open(os.fspath(store), write=False)))
 
 
-def plan(steps: Sequence[Step[Any]], *, store: str | os.PathLike[str] = ".marin") -> Plan:
+def plan(target: Step[Any] | Sequence[Step[Any]], *, store: str | os.PathLike[str] = ".marin") -> Plan:
     """Return what a run would do, and why; writes nothing."""
-    return make_plan(steps, StoreCatalogue(Store.open(os.fspath(store), write=False)), pins)
+    return make_plan(_steps(target), StoreCatalogue(Store.open(os.fspath(store), write=False)), pins)
 
 
 def run_plan(
@@ -107,6 +109,12 @@ def run_plan(
 
     `run` is the run's id (new by default), `labels` go into its record. A Backend object is left open for more runs.
     """
+    if os.environ.get(IN_WORKER):
+        raise ConfigurationError(
+            "a run was started inside a worker of another run",
+            where=f"run {os.environ[IN_WORKER]}",
+            hint='start runs under `if __name__ == "__main__":`; workers import the same file',
+        )
     opened = Store.open(os.fspath(store), write=True)
     run = run or new_run_id()
     producer = this_producer()
@@ -144,6 +152,16 @@ def run_plan(
         events.close()
         for started in opened_here:
             started.close()
+
+
+def _steps(target: object) -> list[Step[Any]]:
+    """Return the steps that were asked for; ConfigurationError for anything else."""
+    steps = [target] if isinstance(target, Step) else list(target) if isinstance(target, list | tuple) else []
+    if not steps or not all(isinstance(step, Step) for step in steps):
+        what = f"pipeline `{target.name}`" if isinstance(target, Pipeline) else f"{target!r}"
+        hint = "call it: marin.run(pipeline())" if isinstance(target, Pipeline) else "give a step, or a list of steps"
+        raise ConfigurationError(f"{what} is no step", hint=hint)
+    return steps
 
 
 def _run_record(run: str, planned: Plan, store: Store, producer: Producer) -> dict[str, Json]:

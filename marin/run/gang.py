@@ -106,7 +106,7 @@ def run_gang(
     kept = verified_checkpoints(order.checkpoints)
     while True:
         generation = fence.advance(order.identity)
-        emit("state", state="running", detail=f"forming {order.num_ranks} ranks, generation {generation}")
+        emit("state", state="running", detail=f"forming a gang of {order.num_ranks}, generation {generation}")
         with form(generation) as formation:
             outcome = watch(formation, order.num_ranks, clock=clock)
         if not isinstance(outcome, Failure):

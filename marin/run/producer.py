@@ -21,7 +21,7 @@ def this_producer() -> Producer:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    dirty = bool(commit and _git("status", "--porcelain", "--untracked-files=no"))
+    dirty = bool(commit and _git("status", "--porcelain", "--untracked-files=normal"))
     return Producer(_user(), socket.gethostname(), commit, dirty, versions)
 
 

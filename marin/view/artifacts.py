@@ -1,4 +1,4 @@
-"""Artifacts of a store by what a person types: a step, the start of a fingerprint, a path, a name in a run."""
+"""Artifacts of a store by what a person types: a step, the start of a hash, a path, a name in a run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def find_artifacts(store: Store, text: str) -> list[Manifest]:
         manifest
         for manifest in manifests
         if text == manifest.step
-        or (len(text) >= SHORTEST_PREFIX and manifest.fingerprint.startswith(text.lower()))
+        or (len(text) >= SHORTEST_PREFIX and _starts(manifest, text.lower()))
         or url == artifact_url(store, manifest)
         or url == f"{artifact_url(store, manifest)}/manifest.json"
     ]
@@ -33,6 +33,10 @@ def find_artifacts(store: Store, text: str) -> list[Manifest]:
         hint = did_you_mean(text, known) or (f"there are {', '.join(known)}" if known else "the store is empty")
         raise ConfigurationError(f"the store has nothing called {text!r}", where=store.url, hint=hint)
     return found
+
+
+def _starts(manifest: Manifest, prefix: str) -> bool:
+    return manifest.fingerprint.startswith(prefix) or manifest.digest.startswith(prefix)
 
 
 def _named_in_a_run(store: Store, manifests: Sequence[Manifest], name: str) -> list[Manifest]:

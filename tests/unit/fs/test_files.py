@@ -156,3 +156,9 @@ def test_read_range_and_local_path(tmp_path: Path):
         assert fs.read_range(url, 8, 9) == b"89"
         assert fs.list_folder(url.rsplit("/", 1)[0]) == ["r"]
     assert fs.local_path("memory://ranges/r") is None
+
+
+def test_pin_of_a_pipe_is_refused_and_does_not_wait(corpus: Path):
+    os.mkfifo(corpus / "pipe.py")
+    with pytest.raises(InputError, match="no regular file"):
+        pin([f"{corpus}/*.py"])

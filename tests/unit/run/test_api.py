@@ -1,0 +1,44 @@
+"""What the Python interface says to those who call it otherwise than meant."""
+
+from pathlib import Path
+
+import pytest
+
+import marin
+from marin import Records, pipeline
+from marin.base.errors import ConfigurationError, StoreError
+from marin.store import new_run_id
+
+
+@pipeline
+def small():
+    return Records(texts=["a"])
+
+
+@pytest.mark.parametrize("target", [small, "records", None, [], [Records(texts=["a"]), 3]])
+@pytest.mark.parametrize("call", [marin.run, marin.plan, marin.load], ids=["run", "plan", "load"])
+def test_api_of_no_step_is_a_configuration_error(tmp_path: Path, target: object, call: object):
+    with pytest.raises(ConfigurationError, match="is no step"):
+        call(target, store=tmp_path)  # type: ignore[operator]
+
+
+def test_api_plans_one_step_or_several(tmp_path: Path):
+    assert len(marin.plan(Records(texts=["a"]), store=tmp_path).steps) == 1
+    assert len(marin.plan(small(), store=tmp_path).steps) == 1
+
+
+def test_run_inside_a_worker_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MARIN_RUN", "20260101-000000-abcd")
+    with pytest.raises(ConfigurationError, match="inside a worker") as caught:
+        marin.run(Records(texts=["a"]), store=tmp_path)
+    assert "__main__" in caught.value.hint
+
+
+def test_load_before_a_run_says_how_to_make_it(tmp_path: Path):
+    with pytest.raises(StoreError, match="no result of records yet"):
+        marin.load(Records(texts=["a"]), store=tmp_path)
+
+
+def test_run_ids_sort_by_time():
+    ids = [new_run_id() for _ in range(3)]
+    assert [name.rpartition("-")[0] for name in sorted(ids)] == [name.rpartition("-")[0] for name in ids]
