@@ -25,7 +25,7 @@ from marin.run.log import copied, redirected
 from marin.run.order import Order, Report
 from marin.run.retry import Cause
 from marin.run.timelimit import StepTimeout, time_limit
-from marin.store import EventWriter, Manifest, Store, output_digest, unplaced_contents
+from marin.store import EventWriter, Manifest, ParentRef, Store, output_digest, unplaced_contents
 
 Emit = Callable[..., None]
 Log = Callable[[str], None]
@@ -83,7 +83,7 @@ def _compute(order: Order, step: Step[Any], *, store: Store, workers: Workers, e
     artifact = step.run(context)
     _check_type(order, step, artifact)
     store.write_recipe(identity.step_name, identity.fingerprint, recipe.record)
-    commit = store.commit(_manifest(order, store, artifact, started, context))
+    commit = store.commit(_manifest(order, store, artifact, started, context, parents))
     if commit.outcome == "adopted":
         emit("log", line="another attempt committed other bytes first; its result is used (nondeterminism)")
     return Report(identity.attempt, metrics=context.metrics, shards=dict(context.shard_counts))
@@ -125,7 +125,9 @@ def _check_type(order: Order, step: Step[Any], artifact: object) -> None:
         )
 
 
-def _manifest(order: Order, store: Store, artifact: Artifact, started: datetime, context: RunContext) -> Manifest:
+def _manifest(
+    order: Order, store: Store, artifact: Artifact, started: datetime, context: RunContext, parents: dict[str, Manifest]
+) -> Manifest:
     finished = datetime.now(UTC)
     identity, declared = order.identity, type(artifact)
     contents = unplaced_contents(store, artifact.contents)
@@ -148,4 +150,5 @@ def _manifest(order: Order, store: Store, artifact: Artifact, started: datetime,
         resources=order.resources.model_dump(),
         metrics={name: value for name, value in context.metrics.items() if math.isfinite(value)},
         recipe=order.recipe,
+        parents=tuple(ParentRef(path, each.step, each.fingerprint, each.digest) for path, each in parents.items()),
     )

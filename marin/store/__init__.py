@@ -3,7 +3,7 @@
 from marin.store.events import Event, EventReader, EventWriter
 from marin.store.heartbeat import Heartbeat
 from marin.store.lease import Holder, Lease, Leases
-from marin.store.manifest import Manifest, Producer, output_digest, shard_digest
+from marin.store.manifest import Manifest, ParentRef, Producer, output_digest, shard_digest
 from marin.store.run_id import new_run_id
 from marin.store.shards import ShardCache
 from marin.store.store import Commit, Store, unplaced_contents
@@ -18,6 +18,7 @@ __all__ = [
     "Lease",
     "Leases",
     "Manifest",
+    "ParentRef",
     "Producer",
     "ShardCache",
     "Store",

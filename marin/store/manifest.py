@@ -32,6 +32,16 @@ class Producer:
 
 
 @dataclass(frozen=True)
+class ParentRef:
+    """A parent as it was read: the field that held it, and which result."""
+
+    path: str
+    step: str
+    fingerprint: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What was committed under a fingerprint, by which attempt of which run."""
 
@@ -57,6 +67,10 @@ class Manifest:
     metrics: Mapping[str, float]
     recipe: str
     """The recipe fingerprint (of the static recipe)."""
+    parents: tuple[ParentRef, ...] = ()
+    """In the order of the step's fields; a parent held by several fields stands several times."""
+    source: str | None = None
+    """Digest of the step's source when it ran, whatever its declared version says; None if it was not recorded."""
 
     @property
     def all_files(self) -> tuple[FileRef, ...]:
@@ -74,6 +88,7 @@ class Manifest:
         plain["producer"] = dataclasses.asdict(self.producer)
         plain["files"] = [file_record(file) for file in self.files]
         plain["shards"] = [shard_record(shard) for shard in self.shards]
+        plain["parents"] = [dataclasses.asdict(parent) for parent in self.parents]
         return records.encode(KIND, {**plain, "bytes": self.size})
 
 
@@ -90,6 +105,7 @@ def decode(data: bytes, *, where: str) -> Manifest | None:
                 "files": tuple(read_file(file) for file in record["files"]),
                 "shards": tuple(read_shard(shard) for shard in record["shards"]),
                 "producer": Producer(**record["producer"]),
+                "parents": tuple(ParentRef(**parent) for parent in record.get("parents", ())),
             }
         )
     except (KeyError, TypeError, ValueError) as error:
