@@ -19,6 +19,8 @@ VERBS = {
     "plan": "what would run, and why",
     "run": "run a pipeline; running it again continues",
     "why": "why a step would run",
+    "diff": "what differs between two results",
+    "bless": "accept changed code without a rerun",
     "status": "how a run stands",
     "logs": "what the workers of a run wrote",
     "ls": "what the store holds",

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO, TypeVar
 
 import click
@@ -25,7 +25,20 @@ store_option = click.option(
     help="Root URL of the store.",
     metavar="URL",
 )
+read_from_option = click.option(
+    "--read-from",
+    "read_from",
+    multiple=True,
+    help="Store to read from as well, never written to; repeatable, asked in order.",
+    metavar="URL",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to standard output.")
+on_drift_option = click.option(
+    "--on-drift",
+    type=click.Choice(["warn", "rerun", "fail"]),
+    default=lambda: "fail" if os.environ.get("CI", "").lower() not in ("", "0", "false") else "warn",
+    help="What becomes of results whose step's source changed under its declared version; `fail` where CI is set.",
+)
 pattern_option = click.option(
     "-k", "pattern", help="Only steps whose name matches, and what they need.", metavar="PATTERN"
 )
@@ -37,9 +50,10 @@ def common_options(function: F) -> F:
     return store_option(json_option(traceback_option(function)))
 
 
-def store_arguments(store: str) -> str:
+def store_arguments(store: str, read_from: Sequence[str] = ()) -> str:
     """Return ` --store URL` for a next command, nothing for the store that a command takes by itself."""
-    return "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
+    own = "" if store == DEFAULT_STORE else f" --store {shlex.quote(store)}"
+    return own + "".join(f" --read-from {shlex.quote(url)}" for url in read_from)
 
 
 def write_json(record: Any) -> None:  # Any: JSON

@@ -15,9 +15,19 @@ from rich.console import Console
 
 from marin.cli.live import Follower, Lines, Screen, Tables
 from marin.cli.logs_verb import attempt_logs
-from marin.cli.options import common_options, pattern_option, stderr, store_arguments, write_json
+from marin.cli.options import (
+    common_options,
+    on_drift_option,
+    pattern_option,
+    read_from_option,
+    stderr,
+    store_arguments,
+    write_json,
+)
+from marin.cli.plan_verb import draw_drift
 from marin.cli.summary import draw_failures, draw_next, draw_stopped, draw_summary, draw_table, took
 from marin.cli.target import TargetCommand, build_target, picked
+from marin.graph.drift import OnDrift, refuse_drift
 from marin.graph.plan import Plan
 from marin.run.api import BackendName, plan, run_plan
 from marin.run.result import RunResult
@@ -36,7 +46,9 @@ EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130}
 @click.argument("target")
 @click.option("--address", default=lambda: os.environ.get("RAY_ADDRESS"), help="Ray cluster; none: one of its own.")
 @click.option("--backend", type=click.Choice(["ray", "inline"]), default="ray", help="Where steps run.")
+@on_drift_option
 @pattern_option
+@read_from_option
 @common_options
 @click.pass_context
 def command(
@@ -44,7 +56,9 @@ def command(
     target: str,
     address: str | None,
     backend: BackendName,
+    on_drift: OnDrift,
     pattern: str | None,
+    read_from: tuple[str, ...],
     store: str,
     as_json: bool,
     traceback: bool,
@@ -52,9 +66,11 @@ def command(
     """Run TARGET; what is done is kept. Options behind TARGET are the pipeline's."""
     began = time.monotonic()
     built = build_target(ctx, target)
-    planned = plan(built.steps, store=store)
+    planned = plan(built.steps, store=store, on_drift=on_drift, read_from=read_from)
     if pattern is not None:
-        planned = plan(picked(planned, pattern), store=store)
+        planned = plan(picked(planned, pattern), store=store, on_drift=on_drift, read_from=read_from)
+    refuse_drift(planned.drift, on_drift)
+    draw_drift(planned)
     run = new_run_id()
     stderr().print(first_line(planned, run))
     progress = RunProgress.of((step.name, step.step.step_name()) for step in planned.steps)
@@ -68,14 +84,17 @@ def command(
             stack.enter_context(announced_interrupts(console))
             # Standard output is for data: what a step prints in this process must not stand before the JSON.
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        result = run_plan(planned, store=store, run=run, backend=backend, address=address, labels=labels)
+        result = run_plan(
+            planned, store=store, run=run, backend=backend, address=address, labels=labels, read_from=read_from
+        )
     if as_json:
         write_json(result.to_json())
     elif all_cached:
         draw_table(result)
     else:
         draw_summary(result, progress, Store.open(store, write=False))
-    again = shlex.join(["marin", "run", *_run_arguments(ctx)]) + f" {built.command}{store_arguments(store)}"
+    target_and_stores = f"{built.command}{store_arguments(store, read_from)}"
+    again = shlex.join(["marin", "run", *_run_arguments(ctx)]) + f" {target_and_stores}"
     if result.state == "failed":
         if traceback:
             _write_tracebacks(result)
@@ -83,7 +102,7 @@ def command(
     elif result.state == "stopped":
         draw_stopped(again)
     elif not as_json:
-        draw_next(result, f"{built.command}{store_arguments(store)}", store)
+        draw_next(result, target_and_stores, store)
     stderr().print(took(result, time.monotonic() - began), style="bold")
     return EXIT_CODES[result.state]
 
@@ -131,6 +150,7 @@ def _write_tracebacks(result: RunResult) -> None:
 
 def _run_arguments(ctx: click.Context) -> list[str]:
     """Return the verb's own choices that the next command has to repeat."""
-    given = {"-k": ctx.params["pattern"], "--backend": ctx.params["backend"], "--address": ctx.params["address"]}
-    kept = {flag: value for flag, value in given.items() if value and (flag, value) != ("--backend", "ray")}
+    flags = {"-k": "pattern", "--backend": "backend", "--address": "address", "--on-drift": "on_drift"}
+    usual = {"backend": "ray", "on_drift": "warn"}
+    kept = {flag: ctx.params[name] for flag, name in flags.items() if ctx.params[name] not in (None, usual.get(name))}
     return [part for flag, value in kept.items() for part in (flag, value)]

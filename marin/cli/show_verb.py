@@ -41,6 +41,8 @@ def command(ctx: click.Context, what: str, store: str, as_json: bool, traceback:
     took = format_seconds(made["seconds"])
     commit = f", commit {made['commit'][:12]}" if made["commit"] else ""
     out.print(f"  made         {made['at']} by {made['user']}@{made['host']} in {took}, run {made['run']}{commit}")
+    for each in record["blessed"]:
+        out.print(f"  blessed      changed code {each['now'][:8]} by {each['user']} at {each['at']}: {each['reason']}")
     if record["metrics"]:
         out.print("  numbers      " + ", ".join(f"{name} {value:.6g}" for name, value in record["metrics"].items()))
     for file in manifest.files:

@@ -1,8 +1,10 @@
 """Bytes at URLs: the only room that knows fsspec."""
 
+from marin.fs.bulk import exists_many, list_folders, read_many
 from marin.fs.faults import NotFound
 from marin.fs.location import is_local, join, local_path, normalise
 from marin.fs.output import FolderOutput
+from marin.fs.probe import probe
 from marin.fs.read import (
     FileReader,
     check_file,
@@ -17,17 +19,7 @@ from marin.fs.read import (
     read_file,
     read_range,
 )
-from marin.fs.write import (
-    create,
-    delete,
-    delete_folder,
-    delete_unchanged,
-    probe,
-    replace,
-    unique,
-    write,
-    write_stream,
-)
+from marin.fs.write import create, delete, delete_folder, delete_unchanged, replace, unique, write, write_stream
 
 __all__ = [
     "FileReader",
@@ -40,11 +32,13 @@ __all__ = [
     "delete_unchanged",
     "digest_file",
     "exists",
+    "exists_many",
     "glob",
     "is_local",
     "join",
     "list_files",
     "list_folder",
+    "list_folders",
     "local_path",
     "normalise",
     "open_file",
@@ -52,6 +46,7 @@ __all__ = [
     "probe",
     "read",
     "read_file",
+    "read_many",
     "read_range",
     "replace",
     "unique",

@@ -19,6 +19,7 @@ T = TypeVar("T")
 TRIES = 5
 _FIRST_PAUSE = 0.2  # seconds; doubles with each try
 _FINAL = (IsADirectoryError, NotADirectoryError, PermissionError)
+_REMOTE_FINAL = {errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EMSGSIZE}
 _LOCAL_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
 # Clients of object stores raise these beside OSError, after retries of their own.
 _CLIENT_ERRORS = (
@@ -37,7 +38,8 @@ _HINTS = {
     errno.EPERM: "ask for permission, or choose another store with --store",
     errno.ENOTDIR: "a file stands where a folder is needed: choose another path with --store",
     errno.EISDIR: "a folder stands where a file is needed: choose another path",
-    errno.EOPNOTSUPP: "this file system has no hard links: put the store on another disk with --store",
+    errno.ENOSYS: "this storage cannot do what a store needs: choose another one with --store",
+    errno.EOPNOTSUPP: "this file system cannot do what a store needs: put the store on another disk with --store",
 }
 
 
@@ -65,20 +67,25 @@ def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES, pause: Calla
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """Return the types of error that storage can raise; a client that was never imported raises nothing."""
+    """Return the types of error that storage can raise; a client that was never imported raises nothing.
+
+    NotImplementedError is how fsspec says that a storage cannot be written, such as https.
+    """
     loaded = (getattr(sys.modules.get(module), name, None) for module, name in _CLIENT_ERRORS)
-    return (OSError, *(kind for kind in loaded if kind is not None))
+    return (OSError, NotImplementedError, *(kind for kind in loaded if kind is not None))
 
 
 def _is_transient(error: Exception, url: str) -> bool:
     if is_local(url):
         return getattr(error, "errno", None) in _LOCAL_TRANSIENT
-    return isinstance(error, OSError) and not isinstance(error, _FINAL) and error.errno != errno.EINVAL
+    return isinstance(error, OSError) and not isinstance(error, _FINAL) and error.errno not in _REMOTE_FINAL
 
 
 def refused(error: Exception, url: str) -> StoreError:
     """Return the StoreError for a storage error that will not go away."""
     number = getattr(error, "errno", None) or 0
+    if isinstance(error, NotImplementedError):
+        number = errno.ENOSYS
     hint = _HINTS.get(number, "check that the store is reachable and that your credentials are right")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return StoreError(f"storage refused: {reason}", where=url, hint=hint)

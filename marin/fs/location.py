@@ -16,6 +16,10 @@ from marin.base.errors import ConfigurationError
 
 Filesystem = Any  # fsspec has no types
 
+S3 = ("s3://", "s3a://")
+REMOTE_CONNECTIONS = 64
+"""How many requests to one remote store are under way at once; botocore alone would let 10 through."""
+
 
 def normalise(url: str | os.PathLike[str]) -> str:
     """Return `url` as an absolute local path or as `protocol://...`, without a trailing slash."""
@@ -59,8 +63,12 @@ def remote(url: str) -> Remote:
 @functools.cache
 def _filesystem(protocol: str, process: int) -> Filesystem:
     # One instance a process: clients of object stores do not survive a fork.
+    options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": protocol != "memory"}
+    if f"{protocol}://" in S3:
+        configured = fsspec.config.conf.get(protocol, {}).get("config_kwargs", {})
+        options["config_kwargs"] = {"max_pool_connections": REMOTE_CONNECTIONS, **configured}
     try:
-        return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=protocol != "memory")
+        return fsspec.filesystem(protocol, **options)
     except (ValueError, ImportError) as error:
         raise ConfigurationError(
             f"nothing here can read `{protocol}://`: {error}",

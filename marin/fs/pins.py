@@ -1,35 +1,34 @@
 """Pins: external inputs by content, so that a result names the bytes it came from.
 
-Local digests are remembered by (path, size, mtime, inode): a touched file is hashed once more and hits again.
-The memory is a convenience; without it, or with a damaged one, files are hashed anew. A file that changed within the
-last two seconds is not remembered: coarse file times could hide the next edit.
+Digests are remembered by what changes with the content: path, size, times and inode of a local file, size and
+generation or ETag of an object. So each file is read once, a touched one once more, and an unchanged corpus costs a
+listing. A file that is another one after it was read than before is not remembered.
 """
 
 import contextlib
 import os
-import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from marin.base.errors import InputError, StoreError
 from marin.fs.location import is_local
-from marin.fs.read import Entry, digest_file, glob
+from marin.fs.memo import default_memo, recall, remember
+from marin.fs.read import Entry, digest_file, entry_of, glob
 from marin.graph.files import FileRef
 
+__all__ = ["check_unchanged", "default_memo", "pin"]
+
 _THREADS = 8
-_SETTLED_NS = 2_000_000_000
+_REMOTE_THREADS = 16  # each holds some 10 MB of the file that it reads
 
 
-def default_memo() -> Path:
-    """Return where digests of local files are remembered: below the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache) / "marin" / "digests.sqlite"
-
-
-def pin(patterns: Sequence[str], *, memo: Path | None = None) -> tuple[FileRef, ...]:
+def pin(
+    patterns: Sequence[str], *, memo: Path | None = None, clock_ns: Callable[[], int] = time.time_ns
+) -> tuple[FileRef, ...]:
     """Return the files that match, sorted by path relative to their pattern's literal folder, with digests.
 
     A pattern that begins with `!` excludes paths relative to that folder. Raises InputError when a pattern matches
@@ -44,11 +43,39 @@ def pin(patterns: Sequence[str], *, memo: Path | None = None) -> tuple[FileRef, 
         if not found:
             raise InputError(f"no file matches {pattern!r}", where=pattern, hint="check the pattern and where you run")
         entries.update((entry.url, entry) for entry in found)
-    with _Memo(memo) as remembered:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            pinned = list(pool.map(remembered.pinned, entries.values()))
-        remembered.keep(pinned)
-    return tuple(sorted((file for _, file in pinned), key=lambda file: (file.path, file.url)))
+    pinned = _pinned(list(entries.values()), memo, clock_ns)
+    return tuple(sorted(pinned, key=lambda file: (file.path, file.url)))
+
+
+def check_unchanged(
+    files: Sequence[FileRef], *, memo: Path | None = None, clock_ns: Callable[[], int] = time.time_ns
+) -> None:
+    """Raise InputError when a pinned file is not what it was when it was planned.
+
+    Where the digests are remembered this costs one question a file; elsewhere the files are read once.
+    """
+    with ThreadPoolExecutor(_threads([file.url for file in files])) as pool:
+        found = list(pool.map(_found, files))
+    for file, now in zip(files, _pinned(found, memo, clock_ns), strict=True):
+        if (now.size, now.digest) != (file.size, file.digest):
+            raise InputError(
+                f"input changed during the run: `{file.path}` had {file.size} bytes with digest {file.digest[:16]} "
+                f"when planned, and has {now.size} with digest {now.digest[:16]} now",
+                where=file.url,
+                hint="run again: the plan pins the file as it is now",
+            )
+
+
+def _found(file: FileRef) -> Entry:
+    with _named(file.path, file.url):
+        entry = entry_of(file.url)
+    if entry is None:
+        raise InputError(
+            f"input changed during the run: `{file.path}` is gone",
+            where=file.url,
+            hint="put the file back, or run again without it",
+        )
+    return entry._replace(path=file.path)
 
 
 def _listed(pattern: str, excluded: Sequence[str]) -> list[Entry]:
@@ -59,56 +86,51 @@ def _listed(pattern: str, excluded: Sequence[str]) -> list[Entry]:
         raise InputError(f"cannot list {pattern!r}: {error}", where=pattern, hint=hint) from error
 
 
-def _key(entry: Entry) -> str:
-    return f"{entry.url}\0{entry.size}\0{entry.modified_ns}\0{os.stat(entry.url).st_ino}"
+class _Hashed(NamedTuple):
+    """A file that was read: as it was found, with the bytes that were read."""
+
+    entry: Entry
+    file: FileRef
+    is_same: bool
+    """It was the same version before and after."""
 
 
-class _Memo:
-    """Remembered digests of local files, in one small SQLite file that several processes may share."""
+def _pinned(entries: Sequence[Entry], memo: Path | None, clock_ns: Callable[[], int]) -> list[FileRef]:
+    """Return the files with their digests, in the given order; what is not remembered is read."""
+    known = recall(memo, entries)
+    unknown = [entry for entry in entries if entry.url not in known]
+    now_ns = clock_ns()
+    with ThreadPoolExecutor(_threads([entry.url for entry in unknown])) as pool:
+        hashed = list(pool.map(_hashed, unknown))
+    remember(memo, [(each.entry, each.file.digest) for each in hashed if each.is_same], now_ns=now_ns)
+    fresh = {each.entry.url: each.file for each in hashed}
+    return [fresh.get(entry.url) or FileRef(entry.path, entry.url, entry.size, known[entry.url]) for entry in entries]
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._known: dict[str, str] = {}
 
-    def __enter__(self) -> "_Memo":
-        if self._path is not None and self._path.exists():
-            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(self._path)) as database:
-                self._known = dict(database.execute("select key, digest from digests"))
-        return self
+def _threads(urls: Sequence[str]) -> int:
+    return _THREADS if all(is_local(url) for url in urls) else _REMOTE_THREADS
 
-    def __exit__(self, *_: object) -> None:
-        self._known = {}
 
-    def pinned(self, entry: Entry) -> tuple[str, FileRef]:
-        """Return the memo's key (empty: nothing to remember) and the file with its digest."""
-        try:
-            if is_local(entry.url) and not stat.S_ISREG(os.stat(entry.url).st_mode):
-                hint = "leave it out of the pattern"
-                raise InputError(f"{entry.path!r} is no regular file", where=entry.url, hint=hint)
-            key = _key(entry) if is_local(entry.url) else ""
-            digest = self._known.get(key) if key else None
-            size = entry.size
-            if digest is None:
-                size, digest = digest_file(entry.url)
-                key = key if time.time_ns() - entry.modified_ns > _SETTLED_NS else ""
-            else:
-                key = ""
-        except (OSError, StoreError) as error:
-            reason = error.what if isinstance(error, StoreError) else error
-            raise InputError(
-                f"cannot read the input file {entry.path!r}: {reason}",
-                where=entry.url,
-                hint="mend its permission, or leave it out of the pattern",
-            ) from error
-        return key, FileRef(entry.path, entry.url, size, digest)
+def _hashed(entry: Entry) -> _Hashed:
+    with _named(entry.path, entry.url):
+        if is_local(entry.url) and not stat.S_ISREG(os.stat(entry.url).st_mode):
+            hint = "leave it out of the pattern"
+            raise InputError(f"{entry.path!r} is no regular file", where=entry.url, hint=hint)
+        size, digest = digest_file(entry.url)
+        after = entry_of(entry.url) if entry.version else None
+    before = (size, entry.version)
+    is_same = after is not None and (entry.size, entry.version) == before == (after.size, after.version)
+    return _Hashed(entry, FileRef(entry.path, entry.url, size, digest), is_same)
 
-    def keep(self, pinned: Iterable[tuple[str, FileRef]]) -> None:
-        """Remember the digests that were computed."""
-        fresh = [(key, file.digest) for key, file in pinned if key]
-        if self._path is None or not fresh:
-            return
-        with contextlib.suppress(sqlite3.Error, OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(sqlite3.connect(self._path, timeout=5)) as database, database:
-                database.execute("create table if not exists digests (key text primary key, digest text)")
-                database.executemany("insert or replace into digests values (?, ?)", fresh)
+
+@contextlib.contextmanager
+def _named(path: str, url: str) -> Iterator[None]:
+    """Turn a refusal of the storage into an InputError that names the file."""
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        raise InputError(
+            f"cannot read the input file {path!r}: {error.what if isinstance(error, StoreError) else error}",
+            where=url,
+            hint="mend its permission, or leave it out of the pattern",
+        ) from error

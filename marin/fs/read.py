@@ -8,6 +8,7 @@ import fnmatch
 import io
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
@@ -16,20 +17,26 @@ from blake3 import blake3
 
 from marin.base.errors import StoreError
 from marin.fs.faults import NotFound, attempt, refused
-from marin.fs.location import is_local, join, normalise, remote
+from marin.fs.location import S3, is_local, join, normalise, remote
 from marin.graph.files import FileRef
 
 _CHUNK_BYTES = 4 << 20
+_PARTS_BYTES = 50 << 20  # s3fs' own bound
 _MAGIC = "*?["
 
 
 class Entry(NamedTuple):
-    """One file of a listing: `path` relative to what was listed, and what the store knows of it."""
+    """One file of a listing: `path` relative to what was listed, and what the store knows of it.
+
+    `version` is another one whenever the content is: a local file's times and inode, an object's generation or ETag.
+    Empty where the store knows none.
+    """
 
     path: str
     url: str
     size: int
-    modified_ns: int
+    changed_ns: int
+    """When a local file or its name was last touched; 0 for objects, whose version tells by itself."""
     version: str
 
 
@@ -40,12 +47,15 @@ class Written(NamedTuple):
     digest: str
 
 
-def read(url: str) -> bytes:
-    """Return a file's bytes; raises NotFound or StoreError."""
+def read(url: str, *, expected_bytes: int = 0) -> bytes:
+    """Return a file's bytes; raises NotFound or StoreError. One request, unless a large file is expected."""
     if is_local(url):
         return attempt(lambda: Path(url).read_bytes(), url)
     filesystem, path = remote(url)
-    return cast(bytes, attempt(lambda: filesystem.cat_file(path), url))
+    # s3fs asks for the size first, to fetch what is large in parts: twice the latency of every record.
+    whole = url.startswith(S3) and expected_bytes < _PARTS_BYTES
+    options = {"max_concurrency": 1} if whole else {}
+    return cast(bytes, attempt(lambda: filesystem.cat_file(path, **options), url))
 
 
 def read_range(url: str, start: int, length: int) -> bytes:
@@ -64,14 +74,15 @@ def _local_range(url: str, start: int, length: int) -> bytes:
         return file.read(length)
 
 
-def open_read(url: str) -> BinaryIO:
-    """Open a file for reading; seekable."""
+def open_read(url: str, *, ahead_bytes: int | None = None) -> BinaryIO:
+    """Open a file for reading; seekable. `ahead_bytes`: how much an object store's client may hold beyond a read."""
     if is_local(url):
         return attempt(lambda: open(url, "rb"), url)
     if url.startswith("memory://"):
         return io.BytesIO(read(url))  # fsspec's own file is one object, hence one position, for all its readers
     filesystem, path = remote(url)
-    return cast(BinaryIO, attempt(lambda: filesystem.open(path, "rb"), url))
+    options = {} if ahead_bytes is None else {"block_size": ahead_bytes}
+    return cast(BinaryIO, attempt(lambda: filesystem.open(path, "rb", **options), url))
 
 
 def exists(url: str) -> bool:
@@ -135,12 +146,21 @@ def _walk(root: str, below: str, wanted: Callable[[str], object], pruned: Callab
                 with contextlib.suppress(FileNotFoundError):  # it went away while we looked
                     # A link that leads nowhere is listed, so that reading it fails by name.
                     status = child.stat() if child.is_file() else child.stat(follow_symlinks=False)
-                    yield Entry(path, child.path, status.st_size, status.st_mtime_ns, "")
+                    yield _local_entry(path, child.path, status)
+
+
+def _local_entry(path: str, url: str, status: os.stat_result) -> Entry:
+    # An editor can keep size, inode and mtime; nobody can set ctime back.
+    version = f"{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_ino}"
+    return Entry(path, url, status.st_size, max(status.st_mtime_ns, status.st_ctime_ns), version)
 
 
 def _remote_entry(root: str, path: str, info: dict[str, object]) -> Entry:
-    version = str(info.get("ETag") or info.get("etag") or info.get("generation") or "").strip('"')
-    return Entry(path, join(root, path), int(cast(int, info.get("size") or 0)), 0, version)
+    # GCS has both; its etag also changes with what is no content, such as labels.
+    version = str(info.get("generation") or info.get("ETag") or info.get("etag") or "")
+    if version.startswith("W/"):
+        version = ""  # a weak ETag may stay while bytes change
+    return Entry(path, join(root, path), int(cast(int, info.get("size") or 0)), 0, version.strip('"'))
 
 
 def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]]:
@@ -153,10 +173,8 @@ def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]
     parts = pattern.split("/")
     literal = next((index for index, part in enumerate(parts) if any(mark in part for mark in _MAGIC)), None)
     if literal is None:
-        root, _, name = pattern.rpartition("/")
-        root = root or "/"
-        if single := _single(root, name):
-            return root, [single]
+        if single := entry_of(pattern):
+            return pattern.rpartition("/")[0] or "/", [single]
         root, wanted = pattern, _matcher("**")
     else:
         root, wanted = "/".join(parts[:literal]) or "/", _matcher("/".join(parts[literal:]))
@@ -169,17 +187,29 @@ def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]
     )
 
 
-def _single(root: str, name: str) -> Entry | None:
-    """Return the file of that name in a folder; None when there is none."""
-    url = join(root, name)
+def entry_of(url: str) -> Entry | None:
+    """Return what the store knows of one file; None when there is no file of that name."""
+    root, _, name = url.rpartition("/")
     if is_local(url):
-        return next(_walk(root, "", lambda path: path == name, lambda folder: True), None)
+        return _local_file(name, url)
     filesystem, path = remote(url)
     try:
         info = attempt(lambda: filesystem.info(path), url)
     except NotFound:
         return None
     return _remote_entry(root, name, info) if info["type"] == "file" else None
+
+
+def _local_file(name: str, url: str) -> Entry | None:
+    try:
+        status = os.stat(url)
+    except (FileNotFoundError, NotADirectoryError):
+        if not os.path.islink(url):
+            return None
+        status = os.lstat(url)  # it leads nowhere; reading it fails by name
+    except OSError as error:
+        raise refused(error, url) from error
+    return None if stat.S_ISDIR(status.st_mode) else _local_entry(name, url, status)
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
@@ -200,7 +230,7 @@ def _matches(names: list[str], parts: list[re.Pattern[str] | None]) -> bool:
 def digest_file(url: str) -> Written:
     """Return the size and blake3 digest of a file, reading it in pieces."""
     hasher, size = blake3(), 0
-    with open_read(url) as file:
+    with open_read(url, ahead_bytes=_CHUNK_BYTES) as file:
         while piece := attempt(lambda: file.read(_CHUNK_BYTES), url):
             hasher.update(piece)
             size += len(piece)
@@ -209,7 +239,7 @@ def digest_file(url: str) -> Written:
 
 def read_file(file: FileRef) -> bytes:
     """Return a recorded file's bytes; StoreError when they are not those that were recorded."""
-    data = read(file.url)
+    data = read(file.url, expected_bytes=file.size)
     _check(file, blake3(data).hexdigest())
     return data
 

@@ -29,6 +29,7 @@ from marin.base.errors import CanonicalError
 from marin.base.json import Json
 from marin.graph.loaded import (
     Globals,
+    bytes_of,
     check_loaded,
     first_party_module,
     imported_origin,
@@ -37,7 +38,8 @@ from marin.graph.loaded import (
     source_of,
     stands_in_its_file,
 )
-from marin.graph.source import Import, References, normal_form, parse, references
+from marin.graph.passages import Passage, modules, texts
+from marin.graph.source import Import, References, normal_form, parse, references, span
 
 _ABSENT = object()
 _NEVER_CHANGES = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
@@ -52,6 +54,21 @@ class CodeDigest:
     """Qualified name to the digest of its normal form."""
     untracked: tuple[str, ...]
     """Dynamic references that could not be followed, such as `count: getattr in line 3`."""
+    passages: tuple[Passage, ...] = field(default=(), repr=False, compare=False)
+    """Where each stands, for `texts` and `modules`."""
+
+    @functools.cached_property
+    def texts(self) -> dict[str, str]:
+        """The source text of each of `definitions`, as it was loaded; what has none, such as a value, is left out."""
+        return texts(self.passages)
+
+    @functools.cached_property
+    def modules(self) -> dict[str, str]:
+        """The whole text, as it was loaded, of each first-party module that is reached or that those need.
+
+        Needed are their packages and what they import: written to files, these texts can be imported again.
+        """
+        return modules(self.passages)
 
 
 _known: dict[tuple[object, ...], tuple[CodeDigest, "_Meanings"]] = {}
@@ -102,15 +119,19 @@ class _Closure:
     queue: deque[tuple[int, Callable[[], Json]]] = field(default_factory=deque)
     forms: list[Json] = field(default_factory=list)
     """What the definition at hand says itself, whatever the numbers of the others."""
+    spans: list[tuple[Globals, ast.AST]] = field(default_factory=list)
+    """Where it stands."""
 
     def finish(self) -> CodeDigest:
         definitions: dict[str, str] = {}
+        passages: list[Passage] = []
         while self.queue:
             number, describe = self.queue.popleft()
-            self.forms = []
+            self.forms, self.spans = [], []
             self.entries[number] = describe()
             definitions[self.names[number]] = _hash(self.forms)
-        return CodeDigest(_hash(self.entries), definitions, tuple(dict.fromkeys(self.untracked)))
+            passages += _passages(self.names[number], self.spans)
+        return CodeDigest(_hash(self.entries), definitions, tuple(dict.fromkeys(self.untracked)), tuple(passages))
 
     def add(self, value: object, space: Globals | None = None, name: str = "") -> Json:
         """Return what a reference to `value`, bound to `name` in a module, adds to the entry that mentions it."""
@@ -201,6 +222,7 @@ class _Closure:
         if not isinstance(value, FunctionType | type) and not (name in source.changed and nodes):
             plain = self._plain(value, shown)
             if plain is not None:
+                self.spans += [(home, node) for node in nodes]
                 return plain
         imported = imported_origin(home, name)
         if not nodes and imported is None:
@@ -241,6 +263,7 @@ class _Closure:
     def _describe(self, nodes: Iterable[ast.AST], home: Globals, shown: str) -> Json:
         entry: list[Json] = []
         for node in nodes:
+            self.spans.append((home, node))
             form, found = _read_node(node)
             self.untracked.extend(f"{shown}: {text}" for text in found.untracked)
             local = {each.name: self._imported(each, home) for each in found.imports}
@@ -288,6 +311,14 @@ class _Closure:
             self.untracked.append(f"{home.get('__name__')}: import of {each.module}")
             return None
         return self._look(vars(module), each.attribute), vars(module), each.attribute
+
+
+def _passages(name: str, spans: Iterable[tuple[Globals, ast.AST]]) -> list[Passage]:
+    by_text: dict[bytes, tuple[Globals, list[tuple[int, int]]]] = {}
+    for home, node in spans:
+        text = getattr(node, "_text", b"") or bytes_of(home)
+        by_text.setdefault(text, (home, []))[1].append(span(node))
+    return [Passage(name, home, text, tuple(found)) for text, (home, found) in by_text.items()]
 
 
 @functools.lru_cache(maxsize=65536)
@@ -357,14 +388,17 @@ def _class_nodes(kind: type, home: Globals) -> list[ast.AST]:
 def _read_again(value: Any) -> ast.AST:  # Any: a function or class
     """Return the syntax tree of what stands in no file, such as a notebook's cell."""
     try:
-        source = parse(textwrap.dedent(inspect.getsource(value)))
+        text = textwrap.dedent(inspect.getsource(value))
+        source = parse(text)
     except (OSError, TypeError, SyntaxError) as error:
         raise CanonicalError(
             f"the source of {value.__qualname__} cannot be read, so its code cannot be fingerprinted: {error}",
             where=f"{value.__module__}.{value.__qualname__}",
             hint="put it in a file of its own and import it",
         ) from error
-    return next(iter(source.by_line.values()))[0]
+    node = next(iter(source.by_line.values()))[0]
+    setattr(node, "_text", text.encode())
+    return node
 
 
 def _hash(value: Json) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from marin.base.json import Json, dumps
 
-ChangeKind = Literal["config", "code", "version", "input", "parent"]
+ChangeKind = Literal["config", "code", "version", "input", "parent", "missing"]
 _NAMED_FILES = 5
 
 
@@ -18,10 +18,13 @@ class Change:
     path: str
     old: Json
     new: Json
+    lines: tuple[str, ...] = ()
+    """Of changed code: the lines that went and came, after `-` and `+`, where both texts are known."""
 
     def to_json(self) -> dict[str, Json]:
         """Return the object that `--json` shows."""
-        return {"kind": self.kind, "path": self.path, "old": self.old, "new": self.new}
+        record: dict[str, Json] = {"kind": self.kind, "path": self.path, "old": self.old, "new": self.new}
+        return record | ({"lines": list(self.lines)} if self.lines else {})
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:  # Any: recipe records

@@ -24,8 +24,8 @@ Globals: TypeAlias = Mapping[str, Any]  # Any: a module's namespace holds anythi
 Codes: TypeAlias = frozenset[object] | None
 
 _INSTALLED = {"site-packages", "dist-packages"}
-_read: dict[str, tuple[object, ModuleSource, Codes]] = {}
-"""By file: what it was loaded as, what it says, and its code objects (None where an import hook rewrites them)."""
+_read: dict[str, tuple[object, ModuleSource, Codes, bytes]] = {}
+"""By file: what it was loaded as, what it says, its code objects (None where an import hook rewrites them), and its bytes."""
 
 
 def is_first_party(space: Globals) -> bool:
@@ -47,6 +47,11 @@ def is_first_party_file(path: str) -> bool:
 def source_of(space: Globals) -> ModuleSource:
     """Return what the file of a module said when it was loaded; nothing for a notebook's cells."""
     return _source_and_codes(space)[0]
+
+
+def bytes_of(space: Globals) -> bytes:
+    """Return the bytes of a module's file as it was loaded; empty for a notebook's cells."""
+    return _source_and_codes(space)[2]
 
 
 def stands_in_its_file(function: FunctionType) -> bool:
@@ -113,10 +118,10 @@ def _imported(space: Globals, name: str) -> tuple[Globals, str] | None:
     return None
 
 
-def _source_and_codes(space: Globals) -> tuple[ModuleSource, Codes]:
+def _source_and_codes(space: Globals) -> tuple[ModuleSource, Codes, bytes]:
     file = space.get("__file__")
     if not file or not file.endswith(".py"):
-        return NO_SOURCE, None
+        return NO_SOURCE, None, b""
     loaded_as = space.get("__spec__") or space  # a new spec is made at every import and reload; a script has none
     known = _read.get(file)
     if known is None or known[0] is not loaded_as:
@@ -130,7 +135,7 @@ def _source_and_codes(space: Globals) -> tuple[ModuleSource, Codes]:
                 hint="put the file back as it was, or start Python again",
             ) from error
         plain = type(space.get("__loader__")) is SourceFileLoader
-        known = _read[file] = (loaded_as, source, _codes(text, file) if plain else None)
+        known = _read[file] = (loaded_as, source, _codes(text, file) if plain else None, text)
     return known[1:]
 
 

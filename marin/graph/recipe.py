@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
@@ -23,11 +23,16 @@ from marin.base.canonical import NOT_HANDLED, NotHandled
 from marin.base.errors import CanonicalError, ConfigurationError
 from marin.base.json import Json
 from marin.graph.code import CodeDigest, digest_of
+from marin.graph.declared import SourceDigest, source_digest
 from marin.graph.files import FileRef, Shard
 from marin.graph.loaded import is_first_party
 from marin.graph.step import Step, dependencies
 
 SCHEMA = 1
+
+Accepted: TypeAlias = Mapping[str, str]
+"""What was blessed: the digest of changed code, and the digest of the earlier code whose results stay valid."""
+NOTHING_ACCEPTED: Final[Accepted] = {}
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,13 @@ class Recipe:
         return canonical.digest({key: value for key, value in self.record.items() if key != "definitions"})
 
 
-def recipe_of(step: Step[Any], parents: Callable[[Step[Any]], str], pins: Sequence[FileRef]) -> Recipe:
+def recipe_of(
+    step: Step[Any], parents: Callable[[Step[Any]], str], pins: Sequence[FileRef], accepted: Accepted = NOTHING_ACCEPTED
+) -> Recipe:
     """Return the recipe of a step; `parents` gives the hash that stands for each step among its fields.
 
-    Raises CanonicalError for a value without a canonical form, naming its path.
+    Code that was blessed (`accepted`) stands under the digest of the code it was accepted for. Raises CanonicalError
+    for a value without a canonical form, naming its path.
     """
     name = type(step).__name__
     known = {id(parent) for _, parent in dependencies(step)}
@@ -73,7 +81,7 @@ def recipe_of(step: Step[Any], parents: Callable[[Step[Any]], str], pins: Sequen
         record["code"] = {"version": step.version}
     else:
         code = code_of(step)
-        record["code"] = {"digest": code.digest}
+        record["code"] = {"digest": accepted.get(code.digest, code.digest)}
         record["definitions"] = dict(code.definitions)
     return Recipe(record)
 
@@ -81,6 +89,19 @@ def recipe_of(step: Step[Any], parents: Callable[[Step[Any]], str], pins: Sequen
 def code_of(step: Step[Any]) -> CodeDigest:
     """Return the code digest of a step: its class, and the classes of what stands in its configuration."""
     return digest_of(type(step), *_kinds(getattr(step, name) for name in type(step).model_fields))
+
+
+def source_of(step: Step[Any]) -> CodeDigest | SourceDigest | None:
+    """Return what the code of a step is now, whatever version it declares; None when its source cannot be read."""
+    if step.version is None:
+        return code_of(step)
+    found = source_digest(type(step).__module__, type(step).__qualname__)
+    if found is not None:
+        return found
+    try:
+        return digest_of(type(step))  # a class of a notebook's cell, or of a function
+    except CanonicalError:
+        return None
 
 
 def shard_fingerprint(

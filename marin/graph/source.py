@@ -50,9 +50,16 @@ class ModuleSource:
     """Names that a function changes in place or by `global`: state, such as a cache."""
     by_line: dict[int, tuple[ast.AST, ...]]
     """Every definition and lambda by its first line."""
+    needs: tuple[tuple[str, str | None], ...]
+    """All that is imported anywhere, as module and attribute."""
 
 
-NO_SOURCE = ModuleSource({}, {}, (), frozenset(), {})
+NO_SOURCE = ModuleSource({}, {}, (), frozenset(), {}, ())
+
+
+def span(node: ast.AST) -> tuple[int, int]:
+    """Return the first and last line of a node."""
+    return first_line(node), getattr(node, "end_lineno", None) or first_line(node)
 
 
 def parse(text: str | bytes) -> ModuleSource:
@@ -67,18 +74,20 @@ def parse(text: str | bytes) -> ModuleSource:
             definitions[name] = (*definitions.get(name, ()), statement)
     by_line: dict[int, tuple[ast.AST, ...]] = {}
     changed: set[str] = set()
+    needs: list[tuple[str, str | None]] = []
     for node in ast.walk(tree):
+        needs += [(each.module, each.attribute) for each in _imports(node)]
         if isinstance(node, (*_DEFINITIONS, ast.Lambda)):
-            line = _first_line(node)
+            line = first_line(node)
             by_line[line] = (*by_line.get(line, ()), node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             changed.update(_changed(node))
     named = {each.name: each for each in imported if each.attribute not in (None, "*")}
     stars = tuple(each.module for each in imported if each.attribute == "*")
-    return ModuleSource(definitions, named, stars, frozenset(changed), by_line)
+    return ModuleSource(definitions, named, stars, frozenset(changed), by_line, tuple(dict.fromkeys(needs)))
 
 
-def _first_line(node: ast.AST) -> int:
+def first_line(node: ast.AST) -> int:
     """Return the line where a definition begins, its decorators included, as code objects count."""
     lines: list[int] = [decorator.lineno for decorator in getattr(node, "decorator_list", ())]
     return min([*lines, getattr(node, "lineno", 0)])

@@ -3,6 +3,7 @@
 Invariant: importing this module imports neither Ray nor torch; the Ray backend is imported when something has to run.
 """
 
+import functools
 import os
 import sys
 import sysconfig
@@ -15,13 +16,15 @@ from marin.base.errors import ConfigurationError, Interrupted, StepError, StoreE
 from marin.base.json import Json
 from marin.base.lazy import resolve
 from marin.graph.artifact import Artifact
+from marin.graph.drift import OnDrift, refuse_drift
 from marin.graph.pipeline import Pipeline
-from marin.graph.plan import Plan, make_plan, order
+from marin.graph.plan import Plan, make_plan
 from marin.graph.step import Step
+from marin.graph.topology import order
 from marin.run.backend import Backend
 from marin.run.engine import Engine
 from marin.run.planner import StoreCatalogue, pins
-from marin.run.producer import this_producer
+from marin.run.producer import detailed, this_producer
 from marin.run.publish import publish
 from marin.run.result import RunResult
 from marin.store import EventWriter, Heartbeat, Leases, Producer, Store, new_run_id
@@ -46,6 +49,8 @@ def run(
     store: str | os.PathLike[str] = ...,
     backend: BackendName | Backend = ...,
     address: str | None = ...,
+    on_drift: OnDrift = ...,
+    read_from: Sequence[str] = ...,
 ) -> A: ...
 
 
@@ -56,6 +61,8 @@ def run(
     store: str | os.PathLike[str] = ...,
     backend: BackendName | Backend = ...,
     address: str | None = ...,
+    on_drift: OnDrift = ...,
+    read_from: Sequence[str] = ...,
 ) -> list[Artifact]: ...
 
 
@@ -65,35 +72,47 @@ def run(
     store: str | os.PathLike[str] = ".marin",
     backend: BackendName | Backend = "ray",
     address: str | None = None,
+    on_drift: OnDrift = "warn",
+    read_from: Sequence[str] = (),
 ) -> Artifact | list[Artifact]:
     """Do what is missing and return the artifact of `target`, or a list for several steps.
 
-    Raises StepError with the first root cause when a step failed, and Interrupted after Ctrl-C.
+    `on_drift` says what becomes of results whose step's source has changed under its declared version.
+    `read_from` names upstream stores, whose artifacts are hits and which are never written to. Raises StepError with
+    the first root cause when a step failed, and Interrupted after Ctrl-C.
     """
     steps = _steps(target)
-    planned = plan(steps, store=store)
-    result = run_plan(planned, store=store, backend=backend, address=address)
+    planned = plan(steps, store=store, on_drift=on_drift, read_from=read_from)
+    result = run_plan(planned, store=store, backend=backend, address=address, read_from=read_from)
     raise_unless_done(result)
-    opened = Store.open(os.fspath(store), write=False)
+    opened = Store.open(os.fspath(store), write=False, read_from=read_from)
     artifacts = [_open(step, cast(str, result.step(_name(planned, step)).fingerprint), opened) for step in steps]
     return artifacts[0] if isinstance(target, Step) else artifacts
 
 
-def load(step: Step[A], *, store: str | os.PathLike[str] = ".marin") -> A:
-    """Return the artifact of a step that has been run; StoreError when the store does not have it."""
-    planned = plan(step, store=store).steps[-1]
+def load(step: Step[A], *, store: str | os.PathLike[str] = ".marin", read_from: Sequence[str] = ()) -> A:
+    """Return the artifact of a step that has been run; StoreError when no store has it."""
+    planned = plan(step, store=store, read_from=read_from).steps[-1]
     if planned.state != "cached" or planned.resolved is None:
         raise StoreError(
             f"the store has no result of {planned.name} yet",
             where=os.fspath(store),
             hint="marin.run(step) makes it; marin.plan([step]) says why it would run",
         )
-    return cast(A, _open(step, planned.resolved.fingerprint, Store.open(os.fspath(store), write=False)))
+    opened = Store.open(os.fspath(store), write=False, read_from=read_from)
+    return cast(A, _open(step, planned.resolved.fingerprint, opened))
 
 
-def plan(target: Step[Any] | Sequence[Step[Any]], *, store: str | os.PathLike[str] = ".marin") -> Plan:
+def plan(
+    target: Step[Any] | Sequence[Step[Any]],
+    *,
+    store: str | os.PathLike[str] = ".marin",
+    on_drift: OnDrift = "warn",
+    read_from: Sequence[str] = (),
+) -> Plan:
     """Return what a run would do, and why; writes nothing."""
-    return make_plan(_steps(target), StoreCatalogue(Store.open(os.fspath(store), write=False)), pins)
+    opened = Store.open(os.fspath(store), write=False, read_from=read_from)
+    return make_plan(_steps(target), StoreCatalogue(opened), pins, on_drift)
 
 
 def run_plan(
@@ -104,10 +123,12 @@ def run_plan(
     backend: BackendName | Backend = "ray",
     address: str | None = None,
     labels: Mapping[str, Json] | None = None,
+    read_from: Sequence[str] = (),
 ) -> RunResult:
     """Execute a plan and return what came of each step; raises for a cluster or store that does not answer.
 
     `run` is the run's id (new by default), `labels` go into its record. A Backend object is left open for more runs.
+    `read_from` is what the plan was made with.
     """
     if os.environ.get(IN_WORKER):
         raise ConfigurationError(
@@ -115,9 +136,11 @@ def run_plan(
             where=f"run {os.environ[IN_WORKER]}",
             hint='start runs under `if __name__ == "__main__":`; workers import the same file',
         )
-    opened = Store.open(os.fspath(store), write=True)
+    refuse_drift(planned.drift, planned.on_drift)
+    opened = Store.open(os.fspath(store), write=True, read_from=read_from)
     run = run or new_run_id()
     producer = this_producer()
+    in_detail = functools.cache(lambda: detailed(producer, opened.url))
     opened_here: list[Backend] = []
 
     def backend_needed() -> Backend:
@@ -134,7 +157,7 @@ def run_plan(
         leases=Leases(opened, run, user=producer.user),
         heartbeat=Heartbeat(opened, run),
         events=events,
-        producer=producer,
+        producer=in_detail,
         code_folders=code_folders(),
     )
     record = {**(labels or {}), **_run_record(run, planned, opened, producer)}

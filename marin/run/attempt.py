@@ -16,7 +16,9 @@ from marin import fs
 from marin.base.errors import StepError, StoreError
 from marin.base.json import Json, dumps
 from marin.graph.artifact import Artifact
-from marin.graph.recipe import Recipe, recipe_of
+from marin.graph.code import CodeDigest
+from marin.graph.declared import SourceDigest
+from marin.graph.recipe import Recipe, recipe_of, source_of
 from marin.graph.step import Step, dependencies
 from marin.run.backend import Workers
 from marin.run.context import RunContext
@@ -25,7 +27,8 @@ from marin.run.log import copied, redirected
 from marin.run.order import Order, Report
 from marin.run.retry import Cause
 from marin.run.timelimit import StepTimeout, time_limit
-from marin.store import EventWriter, Manifest, ParentRef, Store, output_digest, unplaced_contents
+from marin.store import EventWriter, Manifest, ParentRef, Store, output_digest, own_contents, unplaced_contents
+from marin.store.code import write_code
 
 Emit = Callable[..., None]
 Log = Callable[[str], None]
@@ -36,7 +39,7 @@ ARTIFACT_SCHEMA = 1
 def execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> Report:
     """Make the attempt of the step that `load` gives; never raises for what it does, only for a user's interrupt."""
     identity = order.identity
-    store = Store.open(identity.store, write=True)
+    store = Store.open(identity.store, write=True, read_from=identity.read_from)
     folder = store.attempt_folder(identity.step_name, identity.fingerprint, identity.attempt)
     writer = EventWriter(identity.store, identity.run, identity.attempt)
 
@@ -78,12 +81,13 @@ def _compute(order: Order, step: Step[Any], *, store: Store, workers: Workers, e
     started = datetime.now(UTC)
     identity = order.identity
     parents = _parents(order, store)
-    recipe = _checked_recipe(order, step, parents)
+    recipe, source = _checked_code(order, step, parents)
     context = RunContext(order, step, store=store, parents=parents, workers=workers, emit=emit, log=log)
     artifact = step.run(context)
     _check_type(order, step, artifact)
-    store.write_recipe(identity.step_name, identity.fingerprint, recipe.record)
-    commit = store.commit(_manifest(order, store, artifact, started, context, parents))
+    _record_code(order, store, step, recipe, source)
+    manifest = _manifest(order, store, artifact, started, context, parents)
+    commit = store.commit(manifest, replaces=order.replaces)
     if commit.outcome == "adopted":
         emit("log", line="another attempt committed other bytes first; its result is used (nondeterminism)")
     return Report(identity.attempt, metrics=context.metrics, shards=dict(context.shard_counts))
@@ -102,17 +106,30 @@ def _parents(order: Order, store: Store) -> dict[str, Manifest]:
     return {key.path: found[key.fingerprint] for key in order.parents}
 
 
-def _checked_recipe(order: Order, step: Step[Any], parents: dict[str, Manifest]) -> Recipe:
-    """Return the recipe as this worker sees it; raises if its code is not the plan's."""
+def _checked_code(
+    order: Order, step: Step[Any], parents: dict[str, Manifest]
+) -> tuple[Recipe, CodeDigest | SourceDigest | None]:
+    """Return recipe and source as this worker sees them; raises if its code is not the plan's."""
     digests = {id(parent): parents[path].digest for path, parent in dependencies(step)}
-    recipe = recipe_of(step, lambda parent: digests[id(parent)], order.pins)
-    if recipe.fingerprint != order.identity.fingerprint:
+    recipe = recipe_of(step, lambda parent: digests[id(parent)], order.pins, order.accepted)
+    source = source_of(step)
+    if recipe.fingerprint != order.identity.fingerprint or (source and source.digest) != order.source:
         raise StepError(
             f"the code of {type(step).__name__} on {socket.gethostname()} differs from the plan's",
             where=f"step {order.identity.name}, {type(step).__module__}",
             hint="give every node the same source, or start again with what is there now",
         )
-    return recipe
+    return recipe, source
+
+
+def _record_code(
+    order: Order, store: Store, step: Step[Any], recipe: Recipe, source: CodeDigest | SourceDigest | None
+) -> None:
+    """Store the recipe, and the source of a user's step; marin's own is known by its version."""
+    record = recipe.record if source is None else {**recipe.record, "definitions": source.definitions}
+    store.write_recipe(order.identity.step_name, order.identity.fingerprint, record)
+    if source is not None and not type(step).__module__.startswith("marin."):
+        write_code(store.url, source.digest, definitions=source.texts, modules=source.modules)
 
 
 def _check_type(order: Order, step: Step[Any], artifact: object) -> None:
@@ -130,7 +147,8 @@ def _manifest(
 ) -> Manifest:
     finished = datetime.now(UTC)
     identity, declared = order.identity, type(artifact)
-    contents = unplaced_contents(store, artifact.contents)
+    folder = store.attempt_folder(identity.step_name, identity.fingerprint, identity.attempt)
+    contents = unplaced_contents(store, own_contents(store, artifact.contents, folder))
     return Manifest(
         fingerprint=identity.fingerprint,
         step=identity.step_name,
@@ -150,5 +168,7 @@ def _manifest(
         resources=order.resources.model_dump(),
         metrics={name: value for name, value in context.metrics.items() if math.isfinite(value)},
         recipe=order.recipe,
+        name=identity.name,
+        source=order.source,
         parents=tuple(ParentRef(path, each.step, each.fingerprint, each.digest) for path, each in parents.items()),
     )

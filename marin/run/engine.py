@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from marin import fs
-from marin.base.errors import StoreError
+from marin.base.errors import ConfigurationError, StoreError
+from marin.graph.drift import Drift, OnDrift, has_drifted, refuse_drift
 from marin.graph.plan import Plan, resolve
+from marin.graph.recipe import Accepted, source_of
 from marin.graph.step import dependencies
 from marin.run.backend import Backend, Ended
-from marin.run.failure import Failure, lost
+from marin.run.failure import Failure, explain, lost
 from marin.run.order import Identity, Order, ParentKey
 from marin.run.result import RunResult, RunState, State, StepResult
 from marin.run.retry import Budget, Cause
@@ -38,7 +40,7 @@ class Engine:
         leases: Leases,
         heartbeat: Heartbeat,
         events: EventWriter,
-        producer: Producer,
+        producer: Callable[[], Producer],
         code_folders: Sequence[str],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
@@ -62,9 +64,12 @@ class Engine:
         self._in_flight: dict[str, Work] = {}
         self._open = 0
         self._beating = False
+        self._accepted: Accepted = {}
+        self._on_drift: OnDrift = "warn"
 
     def run(self, plan: Plan) -> RunResult:
         """Take every step to its end. The first interrupt stops cleanly: nothing runs on, no lease is kept."""
+        self._accepted, self._on_drift = plan.accepted, plan.on_drift
         self._enlist(plan)
         state: RunState | None = None
         try:
@@ -93,8 +98,12 @@ class Engine:
 
     def _hits(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
         """Return the committed manifests whose files are there; a hit whose files are gone is a miss."""
-        found = self._store.find(keys)
-        return {fingerprint: manifest for fingerprint, manifest in found.items() if self._store.present(manifest)}
+        return self._store.hits(keys)
+
+    def _result_of(self, work: Work) -> Manifest | None:
+        """Return what is committed for a step now, unless it is to make way."""
+        found = self._hits([(work.step_name, work.fingerprint)]).get(work.fingerprint)
+        return found if found is not None and found.attempt != work.replaces else None
 
     def _turn(self) -> None:
         """Do all that can be done now, then wait for something to end."""
@@ -126,12 +135,32 @@ class Engine:
             work.recipe = planned.resolved
         else:
             digests = [parent.manifest.digest for parent in parents if parent.manifest is not None]
-            work.recipe = resolve(planned.step, digests, planned.pins)
+            work.recipe = resolve(planned.step, digests, planned.pins, self._accepted)
             self._known.update(self._hits([(work.step_name, work.fingerprint)]))
-        if manifest := self._known.get(work.fingerprint):
+        manifest = self._known.get(work.fingerprint)
+        if manifest is not None and self._has_drifted(work, manifest):
+            work.replaces, manifest = manifest.attempt, None
+        if work.ended:
+            return
+        if manifest is not None:
             self._complete(work, manifest, "cached")
         else:
             self._startable.append(work)
+
+    def _has_drifted(self, work: Work, manifest: Manifest) -> bool:
+        """Whether a result makes way because its step's source has changed; where that is refused, the step fails."""
+        step, on_drift = work.planned.step, self._on_drift
+        source = source_of(step) if on_drift != "warn" and step.version is not None else None
+        if source is None or not has_drifted(manifest.source, source.digest, self._accepted):
+            return False
+        if on_drift == "fail":
+            version = int(step.version or 0)
+            found = Drift(work.name, work.step_name, version, str(manifest.source), source.digest, ())
+            try:
+                refuse_drift([found], on_drift)
+            except ConfigurationError as error:
+                self._fail(work, explain(error, hint=error.hint))
+        return True
 
     def _start(self, work: Work) -> None:
         """Take the lease and submit an attempt; wait politely while another run holds it."""
@@ -154,7 +183,7 @@ class Engine:
         if isinstance(taken, Lease):
             work.lease = taken
         # The holder may have committed since the first look, before it let the lease go.
-        if manifest := self._hits([(work.step_name, work.fingerprint)]).get(work.fingerprint):
+        if manifest := self._result_of(work):
             self._release(work)
             self._complete(work, manifest, "cached")
         elif isinstance(taken, Holder):
@@ -185,14 +214,20 @@ class Engine:
         ]
         attempt = f"{self._run}-{work.fingerprint[:8]}-{work.attempts}"
         assert work.lease is not None
+        read_from = tuple(upstream.url for upstream in self._store.upstreams)
         return Order(
-            identity=Identity(self._store.url, self._run, work.name, work.step_name, work.fingerprint, attempt),
+            identity=Identity(
+                self._store.url, self._run, work.name, work.step_name, work.fingerprint, attempt, read_from
+            ),
             recipe=planned.recipe.fingerprint,
             parents=tuple(parents),
             pins=planned.pins,
             resources=planned.step.placed.resources,
             epoch=work.lease.epoch,
-            producer=self._producer,
+            producer=self._producer(),
+            source=source.digest if (source := source_of(planned.step)) else None,
+            accepted=self._accepted,
+            replaces=work.replaces,
         )
 
     def _settle(self, ended: Ended) -> None:
@@ -203,7 +238,7 @@ class Engine:
         manifest = None
         if ended.report is None or ended.report.failure is None:
             # A worker that was lost may have committed before: a success is never turned into a failure.
-            manifest = self._hits([(work.step_name, work.fingerprint)]).get(work.fingerprint)
+            manifest = self._result_of(work)
         if manifest is not None:
             self._release(work)
             self._complete(work, manifest, "done")
@@ -267,8 +302,7 @@ class Engine:
         self._events.emit(kind, step=work.step_name, name=work.name, **known, **fields)
 
     def _result(self, work: Work) -> StepResult:
-        committed = work.manifest is not None
-        return work.result(self._store.artifact_folder(work.step_name, work.fingerprint) if committed else None)
+        return work.result(self._store.artifact_url(work.manifest) if work.manifest is not None else None)
 
     def _left_behind(self, work: Work, attempt: str) -> Failure | None:
         """Return the failure that an attempt wrote down before it ended its own process."""

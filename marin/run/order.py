@@ -11,6 +11,7 @@ from typing import Any
 
 from marin.base.errors import ConfigurationError
 from marin.graph.files import FileRef, Shard
+from marin.graph.recipe import Accepted
 from marin.graph.resources import Resources
 from marin.run.failure import Failure
 from marin.run.retry import Cause
@@ -36,6 +37,8 @@ class Identity:
     step_name: str
     fingerprint: str
     attempt: str
+    read_from: tuple[str, ...] = ()
+    """URLs of the upstream stores."""
 
     @property
     def event_fields(self) -> dict[str, str]:
@@ -55,6 +58,12 @@ class Order:
     resources: Resources
     epoch: int
     producer: Producer
+    source: str | None = None
+    """Digest of the step's source, as the driver has it."""
+    accepted: Accepted = field(default_factory=dict)
+    """What was blessed, as the plan saw it."""
+    replaces: str | None = None
+    """The attempt whose result makes way for this one's: its step's source has drifted."""
 
 
 @dataclass(frozen=True, slots=True)

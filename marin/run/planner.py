@@ -1,15 +1,26 @@
 """Planning against a store: what is known is asked in bulk, nothing is written, nothing is started.
 
-It imports neither Ray nor torch.
+It imports neither Ray nor torch. The newest runs tell which results a plan will probably ask for, so that they are read
+at once, however deep the plan is; what a run says is only a guess where to look, the manifests are the truth.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from marin.base.json import Json
 from marin.fs.pins import default_memo, pin
 from marin.graph.files import FileRef
-from marin.graph.plan import Produced
-from marin.store import Manifest, Store
+from marin.graph.nearest import Earlier
+from marin.graph.produced import Produced
+from marin.graph.recipe import Accepted
+from marin.store import Manifest, Store, survey
+from marin.store.blessed import accepted, blessings
+from marin.store.layout import PREFIX_HEX
+
+_RUNS = 8
+"""Newest runs that are asked."""
+_EARLIER = 256
+"""Earlier results of a step that are compared."""
 
 
 class StoreCatalogue:
@@ -17,20 +28,56 @@ class StoreCatalogue:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._nearest: dict[str, list[tuple[Json, Produced]]] = {}
+        self._earlier: dict[str, Earlier] = {}
+
+    @functools.cached_property
+    def accepted(self) -> Accepted:
+        """What was blessed in this store."""
+        return accepted(blessings(self._store.url))
+
+    @functools.cached_property
+    def _runs(self) -> list[Mapping[str, Any]]:  # Any: JSON
+        read = (self._store.read_run(run) for run in self._store.runs()[:_RUNS])
+        return [record for record in read if record is not None]
+
+    @functools.cached_property
+    def _ahead(self) -> Mapping[str, Manifest]:
+        """What the newest run with results made or met, read at once."""
+        for record in self._runs:
+            keys = [(step["step"], step["fingerprint"]) for step in record.get("steps", ()) if step.get("digest")]
+            if keys:
+                return self._store.hits(keys)
+        return {}
 
     def find(self, keys: Sequence[tuple[str, str]]) -> Mapping[str, Produced]:
         """Return what is committed and whose files are there, by fingerprint."""
-        found = self._store.find(keys)
-        return {key: produced(manifest) for key, manifest in found.items() if self._store.present(manifest)}
+        asked = [key for key in keys if key[1] not in self._ahead]
+        found = {**self._ahead, **(self._store.hits(asked) if asked else {})}
+        return {key: produced(found[key]) for _, key in keys if key in found}
 
-    def nearest(self, step_name: str) -> list[tuple[Json, Produced]]:
-        """Return recipes and results of earlier runs of the step, newest first; read once for each step name."""
-        if step_name not in self._nearest:
-            manifests = self._store.manifests(step_name)
-            recipes = [(self._store.recipe(step_name, manifest.fingerprint), manifest) for manifest in manifests]
-            self._nearest[step_name] = [(recipe, produced(m)) for recipe, m in recipes if recipe is not None]
-        return self._nearest[step_name]
+    def earlier(self, step_name: str) -> Earlier:
+        """Return earlier results of a step, the newest runs' first; read once for each step name."""
+        if step_name not in self._earlier:
+            known = dict.fromkeys(self._known(step_name))
+            manifests = survey.results(self._store, step_name, list(known)[:_EARLIER])
+            manifests.sort(key=lambda each: each.finished, reverse=True)
+            recipes = survey.recipes(self._store, manifests)
+            entries = [(recipes[each.fingerprint], produced(each)) for each in manifests if each.fingerprint in recipes]
+            self._earlier[step_name] = Earlier(entries)
+        return self._earlier[step_name]
+
+    def _known(self, step_name: str) -> Iterator[str]:
+        """Yield first digits of results of a step: those of the newest runs, then whatever a listing shows."""
+        for record in self._runs:
+            for step in record.get("steps", ()):
+                if step.get("step") == step_name and step.get("digest"):
+                    yield step["fingerprint"][:PREFIX_HEX]
+        yield from survey.prefixes(self._store, step_name)
+
+    def definitions(self, step_name: str, fingerprint: str) -> Mapping[str, str]:
+        """Return the definitions that made a result and their digests; empty when they were not kept."""
+        recipe: Any = self._store.recipe(step_name, fingerprint) or {}  # Any: JSON
+        return dict(recipe.get("definitions", {}))
 
 
 def produced(manifest: Manifest) -> Produced:
@@ -43,6 +90,11 @@ def produced(manifest: Manifest) -> Produced:
         digest=manifest.digest,
         bytes=manifest.size,
         seconds=manifest.seconds,
+        name=manifest.name,
+        fingerprint=manifest.fingerprint,
+        attempt=manifest.attempt,
+        source=manifest.source,
+        store=manifest.root,
     )
 
 

@@ -1,19 +1,33 @@
-"""Who makes an artifact: user, host, commit and versions, for manifests and run records; never part of a key."""
+"""Who makes an artifact: user, host, commit, what differed from it, and what was installed; never part of a key.
 
+Two depths, because most runs make nothing: `this_producer` is what every run record holds and costs one call of git;
+`detailed` adds the digests of the uncommitted changes and of the installed distributions, once something will run.
+"""
+
+import functools
 import getpass
+import hashlib
 import importlib.metadata
+import os
 import platform
+import re
 import socket
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 
-from marin.store import Producer
+from marin import fs
+from marin.base.json import dumps
+from marin.store import Producer, write_lock
 
 DISTRIBUTIONS = ("marin", "ray", "torch", "numpy", "pyarrow", "tokenizers")
 GIT_SECONDS = 5.0
+_HASHED_BYTES = 64 << 20
+"""Untracked files are read up to this many bytes together; of the others the size counts."""
 
 
 def this_producer() -> Producer:
-    """Return user, host, git commit (None outside a repository), whether the tree was dirty, and versions."""
+    """Return user, host, working folder, git commit (None outside a repository), and versions."""
     commit = _git("rev-parse", "HEAD")
     versions = {"python": platform.python_version()}
     for name in DISTRIBUTIONS:
@@ -21,8 +35,62 @@ def this_producer() -> Producer:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    dirty = bool(commit and _git("status", "--porcelain", "--untracked-files=normal"))
-    return Producer(_user(), socket.gethostname(), commit, dirty, versions)
+    text = commit.decode().strip() if commit else None
+    return Producer(_user(), socket.gethostname(), text, versions=versions, folder=os.getcwd())
+
+
+def detailed(producer: Producer, store_url: str) -> Producer:
+    """Return the producer with what differed from its commit and what was installed; the list is kept in the store."""
+    dirty, diff = _difference(store_url) if producer.commit else (False, None)
+    text = installed()
+    return replace(producer, dirty=dirty, diff=diff, lock=write_lock(store_url, text))
+
+
+@functools.cache
+def installed() -> str:
+    """Return `name==version` of each installed distribution, sorted, one a line; read once for each process."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:  # a folder that an interrupted installation left has none
+            # The first on the path is the one that is imported.
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
+    return "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+
+
+def _difference(store_url: str) -> tuple[bool, str | None]:
+    """Return whether the working tree differs from its commit, and the digest of how; None if git does not say."""
+    top = _git("rev-parse", "--show-toplevel")
+    root = os.fsdecode(top).rstrip("\n") if top else "."
+    # Without whatever the user's configuration would make of a diff, so that equal changes give equal digests.
+    plain = ("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
+    diff = _git("-C", root, "diff", "HEAD", *plain)
+    listed = _git("-C", root, "ls-files", "--others", "--exclude-standard", "-z")
+    if diff is None or listed is None:
+        return True, None
+    names = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
+    names = [name for name in names if not os.path.join(root, name).startswith(f"{store_url}/")]
+    if not diff and not names:
+        return False, None
+    untracked = [[name, content] for name, content in zip(names, _contents(root, names), strict=True)]
+    record = dumps([hashlib.sha256(diff).hexdigest(), untracked])
+    return True, hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _contents(root: str, names: list[str]) -> Iterator[str]:
+    """Yield what tells the content of each file: its digest, or its size once enough has been read."""
+    left = _HASHED_BYTES
+    for name in names:
+        path = os.path.join(root, name)
+        try:
+            size = os.path.getsize(path)
+            if size > left or not os.path.isfile(path):
+                yield str(size)
+                continue
+            left -= size
+            yield fs.digest_file(path).digest
+        except (OSError, fs.NotFound):  # it went away while we looked, or leads nowhere
+            yield ""
 
 
 def _user() -> str:
@@ -32,16 +100,16 @@ def _user() -> str:
         return "unknown"
 
 
-def _git(*arguments: str) -> str | None:
+def _git(*arguments: str) -> bytes | None:
     try:
         answer = subprocess.run(
             ["git", *arguments],
             capture_output=True,
-            text=True,
             timeout=GIT_SECONDS,
             check=True,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # a run must not disturb somebody's commit
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
+    return answer.stdout

@@ -28,6 +28,8 @@ class Work:
     """The resolved recipe, once all parents are committed."""
     manifest: Manifest | None = None
     lease: Lease | None = None
+    replaces: str | None = None
+    """The attempt whose result does not count, because its step's source has drifted."""
     busy_with: str | None = None
     """The run that holds the lease instead."""
     attempts: int = 0

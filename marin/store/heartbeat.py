@@ -47,8 +47,15 @@ class Heartbeat:
 
     def start(self) -> None:
         """Beat once, raising what the store says, then go on in the background."""
-        self._beat()
+        self.beat()
         self._thread.start()
+
+    def beat(self) -> None:
+        """Beat once, now; raises what the store says."""
+        began = self._clock()  # not the time after: waiters may have seen this beat long before the call returned
+        self._beats += 1
+        fs.replace(self._url, records.encode("heartbeat", {"beat": self._beats, "process": this_process()}))
+        self._last = began
 
     def stop(self) -> None:
         """Stop beating; a thread that hangs in a storage call is left behind."""
@@ -59,12 +66,6 @@ class Heartbeat:
     def _beat_on(self) -> None:
         while not self._ended.wait(self._interval):
             try:
-                self._beat()
+                self.beat()
             except (StoreError, OSError) as error:
                 log.warning("the heartbeat could not be written (%s); trying again", error)
-
-    def _beat(self) -> None:
-        began = self._clock()  # not the time after: waiters may have seen this beat long before the call returned
-        self._beats += 1
-        fs.replace(self._url, records.encode("heartbeat", {"beat": self._beats, "process": this_process()}))
-        self._last = began

@@ -45,6 +45,16 @@ def run_folder(root: str, run: str) -> str:
     return join(root, "runs", run)
 
 
+def blessed_folder(root: str) -> str:
+    """Return the URL of the folder with one folder a step name, in which each blessing is a record."""
+    return join(root, "blessed")
+
+
+def code_folder(root: str) -> str:
+    """Return the URL of the folder with the source of what users' steps were."""
+    return join(root, "code")
+
+
 def relative(root: str, url: str) -> str:
     """Return a URL below the root as the path that manifests record."""
     assert url.startswith(f"{root}/"), f"{url} does not lie in the store {root}"

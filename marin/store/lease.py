@@ -3,21 +3,25 @@
 Records `leases/<epoch>.json` are create-only; the holder is the highest epoch that has no `<epoch>.released.json`. A
 holder is dead when its process certainly is, or when its run's heartbeat has not changed for `ttl` seconds on the
 waiter's own monotonic clock: clocks of two hosts are never compared. Correctness never depends on a lease: two
-producers waste work and corrupt nothing.
+producers waste work and corrupt nothing. Hence a lease that cannot be given back is no failure of the work done.
 """
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin import fs
+from marin.base.errors import StoreError
 from marin.base.json import Json
 from marin.store import layout, records
 from marin.store.process import certainly_gone, this_process
 from marin.store.store import Store
+
+log = logging.getLogger(__name__)
 
 TTL_SECONDS = 90.0
 _KIND = "lease"
@@ -42,6 +46,23 @@ class Holder:
     epoch: int
 
 
+class _Record(NamedTuple):
+    """What a lease's record says."""
+
+    holder: Holder
+    nonce: str
+    process: dict[str, Any]  # Any: JSON
+
+
+class _Watch(NamedTuple):
+    """What a waiter has seen of a run's heartbeat, on its own clock."""
+
+    beat: bytes
+    since: float
+    """When it was first seen to be this one."""
+    looked: float
+
+
 class Leases:
     """Takes and gives back the leases of one run."""
 
@@ -59,46 +80,91 @@ class Leases:
         self._user = user
         self._ttl = ttl
         self._clock = clock
-        self._seen: dict[str, tuple[bytes, float]] = {}
+        self._watched: dict[str, _Watch] = {}
+        self._asked: dict[tuple[str, str], str] = {}
+        self._owed: list[Lease] = []
 
     def acquire(self, step: str, fingerprint: str) -> Lease | Holder:
-        """Take the lease, or return who holds it; never waits."""
+        """Take the lease, or return who holds it; never waits. Raises StoreError when the store does not answer."""
+        self._settle_debts()
         folder = fs.join(self._store.artifact_folder(step, fingerprint), "leases")
+        # One nonce until it is answered: a request whose answer was lost is known again, also by a later call.
+        nonce = self._asked.setdefault((step, fingerprint), secrets.token_hex(8))
+        epoch = 0
         while True:
             names = fs.list_folder(folder)
-            epoch = max((int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit()), default=0)
+            epochs = (int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit())
+            epoch = max(epoch, *epochs, 0)
             if epoch and f"{epoch}.released.json" not in names:
-                holder = records.load(fs.join(folder, f"{epoch}.json"), _KIND)
-                if holder is not None and not self._is_dead(holder):
-                    return Holder(holder["run"], holder["user"], holder["process"]["host"], holder["since"], epoch)
-            url = fs.join(folder, f"{epoch + 1}.json")
-            if fs.create(url, records.encode(_KIND, self._record(fingerprint))):
-                return Lease(url, epoch + 1)
+                url = fs.join(folder, f"{epoch}.json")
+                record = _read(url, epoch)
+                if record is not None and record.nonce == nonce:
+                    return self._taken(step, fingerprint, Lease(url, epoch))
+                if record is not None and not self._is_dead(record):
+                    return record.holder
+            epoch += 1
+            url = fs.join(folder, f"{epoch}.json")
+            if fs.create(url, records.encode(_KIND, self._record(fingerprint, nonce))):
+                return self._taken(step, fingerprint, Lease(url, epoch))
 
     def release(self, lease: Lease) -> None:
-        """Give a lease back; doing it twice is fine."""
-        url = lease.url.removesuffix(".json") + ".released.json"
-        fs.create(url, records.encode("released", {"run": self._run, "at": _now()}))
+        """Give a lease back; doing it twice is fine.
 
-    def _record(self, fingerprint: str) -> dict[str, Json]:
+        While the store does not answer it is owed, and given back with the next call; when this run ends first, its
+        heartbeat ends with it, and the lease with that.
+        """
+        self._owed.append(lease)
+        self._settle_debts()
+
+    def _settle_debts(self) -> None:
+        while self._owed:
+            url = self._owed[0].url.removesuffix(".json") + ".released.json"
+            try:
+                fs.create(url, records.encode("released", {"run": self._run, "at": _now()}))
+            except StoreError as error:
+                log.warning("a lease could not be given back yet (%s)", error)
+                return
+            self._owed.pop(0)
+
+    def _taken(self, step: str, fingerprint: str, lease: Lease) -> Lease:
+        del self._asked[(step, fingerprint)]
+        return lease
+
+    def _record(self, fingerprint: str, nonce: str) -> dict[str, Json]:
         return {
             "fingerprint": fingerprint,
             "run": self._run,
-            "nonce": secrets.token_hex(8),
+            "nonce": nonce,
             "user": self._user,
             "process": this_process(),
             "since": _now(),
         }
 
-    def _is_dead(self, holder: dict[str, Any]) -> bool:  # Any: JSON
-        if certainly_gone(holder["process"]):
+    def _is_dead(self, record: _Record) -> bool:
+        if certainly_gone(record.process):
             return True
-        beat = _read_or_empty(fs.join(layout.run_folder(self._store.url, holder["run"]), "heartbeat.json"))
-        seen, since = self._seen.get(holder["run"], (None, 0.0))
-        if seen != beat:
-            self._seen[holder["run"]] = (beat, self._clock())
-            return False
-        return self._clock() - since >= self._ttl
+        run = record.holder.run
+        beat = _read_or_empty(fs.join(layout.run_folder(self._store.url, run), "heartbeat.json"))
+        now = self._clock()
+        seen = self._watched.get(run)
+        # A waiter that did not look for so long has slept itself, perhaps with the holder: it starts to count anew.
+        if seen is None or seen.beat != beat or now - seen.looked > self._ttl:
+            seen = _Watch(beat, now, now)
+        self._watched[run] = seen._replace(looked=now)
+        return now - seen.since >= self._ttl
+
+
+def _read(url: str, epoch: int) -> _Record | None:
+    """Return a lease's record; None, with a warning, when it cannot be believed, which two reads must agree on."""
+    for _ in range(2):
+        found = records.load(url, _KIND)
+        try:
+            if found is not None:
+                holder = Holder(found["run"], found["user"], found["process"]["host"], found["since"], epoch)
+                return _Record(holder, found["nonce"], found["process"])
+        except (KeyError, TypeError):
+            log.warning("%s lacks what a lease says; it is passed over", url)
+    return None
 
 
 def _read_or_empty(url: str) -> bytes:

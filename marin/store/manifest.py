@@ -28,7 +28,14 @@ class Producer:
     host: str = "unknown"
     commit: str | None = None
     dirty: bool = False
+    """Whether the working tree differed from the commit, or could not be shown to be the same."""
     versions: Mapping[str, str] = field(default_factory=dict)
+    diff: str | None = None
+    """Digest of how the tree differed: the diff, and each untracked file's name and digest."""
+    lock: str | None = None
+    """Digest of the list of installed distributions, which the store keeps."""
+    folder: str | None = None
+    """Working folder of the run, at which relative URLs of inputs begin."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,14 @@ class Manifest:
     """The recipe fingerprint (of the static recipe)."""
     parents: tuple[ParentRef, ...] = ()
     """In the order of the step's fields; a parent held by several fields stands several times."""
+    name: str = ""
+    """What the step was called in the plan that made it."""
     source: str | None = None
     """Digest of the step's source when it ran, whatever its declared version says; None if it was not recorded."""
+    constructor: Json = None
+    """The step as `marin.graph.constructor` writes it down; None in records of an older marin."""
+    root: str = field(default="", compare=False)
+    """The store that it was read from; not stored. Empty for one that this process has made."""
 
     @property
     def all_files(self) -> tuple[FileRef, ...]:
@@ -84,7 +97,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the record to store."""
-        plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "root"}
         plain["producer"] = dataclasses.asdict(self.producer)
         plain["files"] = [file_record(file) for file in self.files]
         plain["shards"] = [shard_record(shard) for shard in self.shards]
@@ -92,8 +105,8 @@ class Manifest:
         return records.encode(KIND, {**plain, "bytes": self.size})
 
 
-def decode(data: bytes, *, where: str) -> Manifest | None:
-    """Return the manifest, or None with a warning when the record cannot be believed."""
+def decode(data: bytes, *, where: str, root: str = "") -> Manifest | None:
+    """Return the manifest, or None with a warning when the record cannot be believed; `root` is its store."""
     record = records.decode(data, KIND, where=where)
     if record is None:
         return None
@@ -102,6 +115,7 @@ def decode(data: bytes, *, where: str) -> Manifest | None:
         return Manifest(
             **{
                 **record,
+                "root": root,
                 "files": tuple(read_file(file) for file in record["files"]),
                 "shards": tuple(read_shard(shard) for shard in record["shards"]),
                 "producer": Producer(**record["producer"]),

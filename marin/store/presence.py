@@ -1,8 +1,7 @@
-"""Whether recorded files are there, asked concurrently."""
+"""Whether recorded files are there, asked all at once."""
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from marin import fs
 from marin.graph.files import FileRef
@@ -12,12 +11,15 @@ THREADS = 16
 
 def present(files: Sequence[FileRef]) -> bool:
     """Whether every file exists (local files also with their size)."""
-    if not files:
-        return True
-    if all(fs.is_local(file.url) for file in files):
-        return all(_present_local(file) for file in files)
-    with ThreadPoolExecutor(THREADS) as pool:
-        return all(pool.map(lambda file: fs.exists(file.url), files))
+    return present_each([files])[0]
+
+
+def present_each(groups: Sequence[Sequence[FileRef]]) -> list[bool]:
+    """Whether every file exists (local files also with their size), group by group."""
+    remote = fs.exists_many(file.url for group in groups for file in group if not fs.is_local(file.url))
+    return [
+        all(_present_local(file) if fs.is_local(file.url) else file.url in remote for file in each) for each in groups
+    ]
 
 
 def _present_local(file: FileRef) -> bool:

@@ -1,17 +1,17 @@
 """The shard cache: outputs of one function on one input shard, shared by all runs and corpora of a store.
 
-Invariant: a shard is committed by one create-only record, like an artifact; what exists is reused by content.
+Invariant: a shard is committed by one create-only record, like an artifact; what exists is reused by content. A shard
+of an upstream store is given as it lies there; nothing is written for it.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from marin import fs
 from marin.base.json import Json
 from marin.graph.files import Shard
 from marin.store import layout, records
 from marin.store.manifest import placed_shard, read_shard, shard_digest, shard_record, unplaced_shard
-from marin.store.presence import THREADS, present
+from marin.store.presence import present, present_each
 
 KIND = "shard"
 
@@ -19,32 +19,21 @@ KIND = "shard"
 class ShardCache:
     """Committed shards by shard fingerprint."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, upstreams: Sequence[str] = ()) -> None:
         self._root = root
+        self._upstreams = upstreams
 
     def get(self, fingerprint: str) -> Shard | None:
         """Return a committed shard whose files are there; None otherwise."""
-        url = self._record(fingerprint)
-        try:
-            return self._decoded(fs.read(url), fingerprint)
-        except fs.NotFound:
-            return None
-
-    def _decoded(self, data: bytes, fingerprint: str) -> Shard | None:
-        record = records.decode(data, KIND, where=self._record(fingerprint))
-        if record is None or record.get("fingerprint") != fingerprint:
-            return None
-        try:
-            shard = placed_shard(self._root, read_shard(record["shard"]))
-        except (KeyError, TypeError, ValueError):
-            return None
-        return shard if present(shard.files) else None
+        return self.get_many([fingerprint]).get(fingerprint)
 
     def get_many(self, fingerprints: Sequence[str]) -> Mapping[str, Shard]:
-        """Return those that are committed, by fingerprint."""
-        with ThreadPoolExecutor(THREADS) as pool:
-            found = zip(fingerprints, pool.map(self.get, fingerprints), strict=True)
-            return {fingerprint: shard for fingerprint, shard in found if shard is not None}
+        """Return those that are committed here or upstream and whose files are there, by fingerprint."""
+        found: dict[str, Shard] = {}
+        for root in (self._root, *self._upstreams):
+            if missing := [fingerprint for fingerprint in fingerprints if fingerprint not in found]:
+                found.update(_get_many(root, missing))
+        return found
 
     def output(self, fingerprint: str, attempt: str) -> fs.FolderOutput:
         """Return the private folder in which an attempt writes this shard."""
@@ -56,17 +45,38 @@ class ShardCache:
         shard = Shard(name, shard_digest(output.files, value), output.files, value)
         plain = shard_record(unplaced_shard(self._root, shard))
         data = records.encode(KIND, {"fingerprint": fingerprint, "shard": plain})
-        url = self._record(fingerprint)
+        url = _record(self._root, fingerprint)
         while not fs.create(url, data):
             try:
                 stored = fs.read(url)
             except fs.NotFound:
                 continue
-            if winner := self._decoded(stored, fingerprint):
+            winner = _decoded(stored, fingerprint, self._root)
+            if winner is not None and present(winner.files):
                 return winner
             # Damaged, or its files are gone: nobody can use it, so it makes way.
             fs.delete_unchanged(url, stored)
         return shard
 
-    def _record(self, fingerprint: str) -> str:
-        return fs.join(layout.shard_folder(self._root, fingerprint), "manifest.json")
+
+def _get_many(root: str, fingerprints: Sequence[str]) -> dict[str, Shard]:
+    urls = {fingerprint: _record(root, fingerprint) for fingerprint in fingerprints}
+    read = fs.read_many(urls.values())
+    decoded = {key: _decoded(read[url], key, root) for key, url in urls.items() if url in read}
+    found = {key: shard for key, shard in decoded.items() if shard is not None}
+    there = present_each([shard.files for shard in found.values()])
+    return {key: shard for (key, shard), is_there in zip(found.items(), there, strict=True) if is_there}
+
+
+def _decoded(data: bytes, fingerprint: str, root: str) -> Shard | None:
+    record = records.decode(data, KIND, where=_record(root, fingerprint))
+    if record is None or record.get("fingerprint") != fingerprint:
+        return None
+    try:
+        return placed_shard(root, read_shard(record["shard"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _record(root: str, fingerprint: str) -> str:
+    return fs.join(layout.shard_folder(root, fingerprint), "manifest.json")

@@ -1,10 +1,10 @@
-"""Store: artifacts, shards, leases and runs below one URL.
+"""Store: artifacts, shards, leases and runs below one URL, and read-only upstream stores that are asked next.
 
 Invariant: `manifest.json` is created once, by one winner, after everything it names is whole. Correctness never
-depends on leases. Nothing in a store is ever executed.
+depends on leases. Nothing in a store is ever executed. Nothing is ever written to an upstream store, and every file
+that a record names lies below the root of the record's own store.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, Self
@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple, Self
 from marin import fs
 from marin.base.errors import StoreError
 from marin.base.json import Json, pretty
-from marin.graph.files import Contents
+from marin.graph.files import Contents, FileRef
 from marin.store import layout, manifest, records
 from marin.store.manifest import Manifest, manifest_contents, placed
-from marin.store.presence import THREADS, present
+from marin.store.presence import THREADS, present, present_each
 from marin.store.shards import ShardCache
 
 
@@ -29,16 +29,21 @@ class Commit(NamedTuple):
 class Store:
     """One store; make it with `Store.open`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, upstreams: "Sequence[Store]" = ()) -> None:
         self.url = url
+        self.upstreams = tuple(upstreams)
+        """Read-only stores that are asked, in order, for what this one does not have."""
 
     @classmethod
-    def open(cls, url: str, *, write: bool) -> Self:
+    def open(cls, url: str, *, write: bool, read_from: Sequence[str] = ()) -> Self:
         """Open a store; with `write` it is made (and its storage probed) when it is new.
 
-        Raises StoreError when it cannot be written, is of a newer format, or is no store at all.
+        `read_from` names the upstream stores. Raises StoreError when the store cannot be written, is of a newer format,
+        or is no store at all, and when an upstream store is not there.
         """
-        store = cls(fs.normalise(url))
+        own = fs.normalise(url)
+        others = [each for each in dict.fromkeys(map(fs.normalise, read_from)) if each != own]
+        store = cls(own, [_upstream(each) for each in others])
         record_url = layout.store_record(store.url)
         try:
             data = fs.read(record_url)
@@ -66,7 +71,11 @@ class Store:
     @property
     def shards(self) -> ShardCache:
         """The shard cache."""
-        return ShardCache(self.url)
+        return ShardCache(self.url, [upstream.url for upstream in self.upstreams])
+
+    def artifact_url(self, committed: Manifest) -> str:
+        """Return the folder of an artifact in the store that it was found in."""
+        return layout.artifact_folder(committed.root or self.url, committed.step, committed.fingerprint)
 
     def artifact_folder(self, step: str, fingerprint: str) -> str:
         """Return the URL of everything that belongs to one fingerprint."""
@@ -85,23 +94,31 @@ class Store:
         return fs.join(self.artifact_folder(step, fingerprint), "checkpoints")
 
     def find(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
-        """Return what is committed, by fingerprint; damaged records are misses with a warning."""
-        wanted = list(dict.fromkeys(keys))
-        if len(wanted) <= 1:
-            found = [self._read(*key) for key in wanted]
-        else:
-            with ThreadPoolExecutor(THREADS) as pool:
-                found = list(pool.map(lambda key: self._read(*key), wanted))
-        return {each.fingerprint: each for each in found if each is not None}
+        """Return what is committed, by fingerprint; damaged records are misses with a warning.
 
-    def _read(self, step: str, fingerprint: str) -> Manifest | None:
-        url = self._manifest_url(step, fingerprint)
-        try:
-            data = fs.read(url)
-        except fs.NotFound:
-            return None
-        found = manifest.decode(data, where=url)
-        return found if found is not None and found.fingerprint == fingerprint and found.step == step else None
+        What this store does not have, or has lost the files of, is looked for in the upstream stores.
+        """
+        own = self._find(keys)
+        return {**own, **self._whole(own, keys)} if self.upstreams else own
+
+    def hits(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
+        """Return what is committed here or upstream and whose files are all there, by fingerprint."""
+        return self._whole(self._find(keys), keys)
+
+    def _find(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
+        urls = {key: self._manifest_url(*key) for key in keys}
+        read = fs.read_many(urls.values())
+        there = [(key, read[url], url) for key, url in urls.items() if url in read]
+        found = [(key, manifest.decode(data, where=url, root=self.url)) for key, data, url in there]
+        return {key[1]: each for key, each in found if each is not None and (each.step, each.fingerprint) == key}
+
+    def _whole(self, own: Mapping[str, Manifest], keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
+        there = present_each([self._files(each) for each in own.values()])
+        whole = {key: each for (key, each), is_there in zip(own.items(), there, strict=True) if is_there}
+        for upstream in self.upstreams:
+            if missing := [key for key in keys if key[1] not in whole]:
+                whole.update(upstream.hits(missing))
+        return whole
 
     def manifests(self, step: str | None = None) -> list[Manifest]:
         """Return all that is committed, of one step or of all, newest first."""
@@ -117,24 +134,31 @@ class Store:
 
     def recipe(self, step: str, fingerprint: str) -> Json:
         """Return the recipe that a fingerprint was computed from; None when it is not there."""
-        record = records.load(fs.join(self.artifact_folder(step, fingerprint), "recipe.json"), "recipe")
-        return record and record.get("recipe")
+        for store in (self, *self.upstreams):
+            record = records.load(fs.join(store.artifact_folder(step, fingerprint), "recipe.json"), "recipe")
+            if record and record.get("fingerprint") == fingerprint:
+                recipe: Json = record.get("recipe")
+                return recipe
+        return None
 
     def write_recipe(self, step: str, fingerprint: str, recipe: Json) -> None:
-        """Store the recipe beside the artifact, once."""
+        """Store the recipe beside the artifact, in place of one that was damaged or that changed code wrote."""
         record = records.encode("recipe", {"fingerprint": fingerprint, "recipe": recipe})
-        fs.create(fs.join(self.artifact_folder(step, fingerprint), "recipe.json"), record)
+        fs.replace(fs.join(self.artifact_folder(step, fingerprint), "recipe.json"), record)
 
     def contents(self, committed: Manifest) -> Contents:
         """Return the contents of an artifact, ready to open."""
-        return manifest_contents(self.url, committed)
+        return manifest_contents(committed.root or self.url, committed)
 
     def present(self, committed: Manifest) -> bool:
         """Whether all files are there; a hit whose files are gone is a miss."""
-        return present([placed(self.url, file) for file in committed.all_files])
+        return present(self._files(committed))
 
-    def commit(self, mine: Manifest) -> Commit:
-        """Create the manifest, or accept what stands there already.
+    def _files(self, committed: Manifest) -> list[FileRef]:
+        return [placed(committed.root or self.url, file) for file in committed.all_files]
+
+    def commit(self, mine: Manifest, *, replaces: str | None = None) -> Commit:
+        """Create the manifest, or accept what stands there already, unless it is of the attempt that it `replaces`.
 
         My own attempt there (a retried request met its success) and equal bytes are success. Other bytes win over
         mine; the difference is recorded in my attempt's `nondeterminism.json`. A record that nobody can use (damaged,
@@ -153,7 +177,11 @@ class Store:
                     where=url,
                     hint="run this pipeline in another store with --store",
                 )
-            if winner is None or (winner.attempt != mine.attempt and not self.present(winner)):
+            if (
+                winner is None
+                or winner.attempt == replaces
+                or (winner.attempt != mine.attempt and not self.present(winner))
+            ):
                 fs.delete_unchanged(url, stored)
             elif winner.attempt == mine.attempt:
                 return Commit(winner, "committed")
@@ -195,10 +223,13 @@ def _load(url: str) -> Manifest | None:
         return None
 
 
-def unplaced_contents(store: Store, contents: Contents) -> Contents:
-    """Return contents as a manifest records them: paths below the store's root."""
-    return dataclasses.replace(
-        contents,
-        files=tuple(manifest.unplaced(store.url, file) for file in contents.files),
-        shards=tuple(manifest.unplaced_shard(store.url, shard) for shard in contents.shards),
-    )
+def _upstream(url: str) -> Store:
+    """Open a store to read from; StoreError when there is none, for somebody has named it."""
+    store = Store.open(url, write=False)
+    if not store.exists():
+        raise StoreError(
+            f"there is no store to read from at {store.url}",
+            where=store.url,
+            hint="mend or leave out --read-from; it wants the URL of a store that a run has made",
+        )
+    return store

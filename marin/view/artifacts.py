@@ -1,11 +1,13 @@
 """Artifacts of a store by what a person types: a step, the start of a hash, a path, a name in a run."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from marin import fs
 from marin.base.errors import ConfigurationError, did_you_mean
 from marin.store import Manifest, Store
+from marin.store.blessed import blessings
 
 SHORTEST_PREFIX = 4
 
@@ -72,4 +74,7 @@ def describe(store: Store, manifest: Manifest) -> dict[str, Any]:
             "seconds": manifest.seconds,
         },
         "recipe": store.recipe(manifest.step, manifest.fingerprint),
+        "source": manifest.source,
+        "parents": [dataclasses.asdict(parent) for parent in manifest.parents],
+        "blessed": [each._asdict() for each in blessings(store.url, manifest.step) if each.before == manifest.source],
     }

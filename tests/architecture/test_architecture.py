@@ -28,7 +28,7 @@ ALLOWED = {
     "view": {"base", "graph", "fs", "store"},
     "steps": {"base", "graph", "fs", "model", "data", "train", "evaluate", "export"},
     "cli": {"base", "graph", "fs", "store", "run", "view", "steps"},
-    "testing": {"base", "graph", "fs", "store", "run"},
+    "testing": {"base", "graph", "fs", "store", "run", "steps"},
 }
 SCIENCE = {"model", "data", "train", "evaluate", "export", "steps"}
 FORBIDDEN_LIBRARIES = {

@@ -49,7 +49,7 @@ def test_attempt_transient_error_is_tried_again_after_longer_pauses(url: str, er
         (LOCAL, OSError(errno.ENOSPC, "no space"), "free space"),
         (LOCAL, OSError(errno.EROFS, "read-only"), "read-only"),
         (LOCAL, PermissionError(errno.EACCES, "denied"), "permission"),
-        (LOCAL, OSError(errno.EOPNOTSUPP, "no links"), "hard links"),
+        (LOCAL, OSError(errno.EOPNOTSUPP, "not supported"), "another disk"),
         (REMOTE, PermissionError("denied"), "credentials"),
         (REMOTE, OSError(errno.EINVAL, "bad range"), "reachable"),
     ],

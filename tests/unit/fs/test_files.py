@@ -1,16 +1,19 @@
 """Files at URLs: globs, pins, refusals."""
 
+import contextlib
 import os
+import sqlite3
 import time
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marin import fs
 from marin.base.errors import ConfigurationError, InputError, StoreError
-from marin.fs.pins import pin
+from marin.fs.pins import check_unchanged, pin
 from marin.store import Store
 
 
@@ -59,7 +62,7 @@ def test_glob_excludes_whole_folders(corpus: Path):
 
 def test_pin_touched_file_hits_and_edited_file_does_not(corpus: Path, tmp_path: Path):
     memo = tmp_path / "memo.sqlite"
-    before = pin([f"{corpus}/**/*.py"], memo=memo)
+    before = pin([f"{corpus}/**/*.py"], memo=memo, clock_ns=later_ns)
     os.utime(corpus / "a.py", ns=(1, time.time_ns()))
     assert pin([f"{corpus}/**/*.py"], memo=memo) == before
     (corpus / "a.py").write_text("A.py")
@@ -67,21 +70,65 @@ def test_pin_touched_file_hits_and_edited_file_does_not(corpus: Path, tmp_path: 
     assert [left.path for left, right in zip(before, after, strict=True) if left != right] == ["a.py"]
 
 
-def test_pin_remembers_a_file_by_its_time_only_when_it_has_settled(corpus: Path, tmp_path: Path):
+def later_ns() -> int:
+    return time.time_ns() + 3_000_000_000
+
+
+def spoil(memo: Path) -> None:
+    """Write into the memo what no file can have, so that a digest tells whether it was remembered."""
+    with contextlib.closing(sqlite3.connect(memo)) as database, database:
+        database.execute("update digests set digest = 'remembered'")
+
+
+def test_pin_remembers_a_file_once_it_has_settled(corpus: Path, tmp_path: Path):
+    memo, file = tmp_path / "memo.sqlite", str(corpus / "a.py")
+    digest = pin([file], memo=memo)[0].digest
+    assert not memo.exists()  # just written: the next edit could have the same times
+    pin([file], memo=memo, clock_ns=later_ns)
+    spoil(memo)
+    assert pin([file], memo=memo)[0].digest == "remembered"
+    os.utime(file, ns=(1, 1))
+    assert pin([file], memo=memo)[0].digest == digest
+
+
+def test_pin_edit_that_keeps_size_and_restores_the_time_is_seen(corpus: Path, tmp_path: Path):
     memo, file = tmp_path / "memo.sqlite", corpus / "a.py"
-    for age_seconds, is_remembered in ((3600, True), (0, False)):
-        stamp = time.time_ns() - age_seconds * 10**9
-        digests = []
-        for text in ("abcd", "efgh"):
-            file.write_text(text)
-            os.utime(file, ns=(stamp, stamp))
-            digests.append(pin([str(file)], memo=memo)[0].digest)
-        assert (digests[0] == digests[1]) is is_remembered
+    os.utime(file, ns=(10**18, 10**18))
+    before = pin([str(file)], memo=memo, clock_ns=later_ns)
+    assert memo.exists()
+    with file.open("r+b") as opened:
+        opened.write(b"A")
+    os.utime(file, ns=(10**18, 10**18))
+    assert file.stat().st_size == before[0].size
+    assert pin([str(file)], memo=memo)[0].digest == blake3(b"A.py").hexdigest() != before[0].digest
+
+
+def test_pin_renamed_file_is_hashed_once_more_and_remembered(corpus: Path, tmp_path: Path):
+    memo, file = tmp_path / "memo.sqlite", corpus / "a.py"
+    digest = pin([str(file)], memo=memo, clock_ns=later_ns)[0].digest
+    spoil(memo)
+    renamed = str(file.rename(corpus / "z.py"))
+    assert pin([renamed], memo=memo, clock_ns=later_ns)[0].digest == digest
+    spoil(memo)
+    assert pin([renamed], memo=memo)[0].digest == "remembered"
+
+
+@pytest.mark.parametrize("change", ["edited", "deleted"])
+def test_check_unchanged_names_the_input_that_changed(corpus: Path, tmp_path: Path, change: str):
+    pinned = pin([f"{corpus}/**/*.py"])
+    check_unchanged(pinned, memo=tmp_path / "memo.sqlite")
+    file = corpus / "deep" / "c.py"
+    if change == "edited":
+        file.write_text("DEEP/C.PY"[: file.stat().st_size])
+    else:
+        file.unlink()
+    with pytest.raises(InputError, match=r"input changed during the run: `deep/c\.py`"):
+        check_unchanged(pinned, memo=tmp_path / "memo.sqlite")
 
 
 def test_pin_name_that_is_no_text_can_be_recorded(corpus: Path, tmp_path: Path):
     Path(os.fsdecode(os.fsencode(corpus) + b"/caf\xe9.rs")).write_text("x")
-    recorded = pin([f"{corpus}/*.rs"], memo=tmp_path / "memo.sqlite")
+    recorded = pin([f"{corpus}/*.rs"], memo=tmp_path / "memo.sqlite", clock_ns=later_ns)
     store = Store.open(str(tmp_path / "store"), write=True)
     store.write_recipe("read", "ab" * 32, {"inputs": [[file.path, file.digest] for file in recorded]})
     assert store.recipe("read", "ab" * 32) == {"inputs": [[file.path, file.digest] for file in recorded]}
@@ -94,7 +141,7 @@ def test_pin_folder_whose_reading_is_refused_is_an_input_error(corpus: Path):
 
 def test_pin_damaged_memo_is_passed_over(corpus: Path, tmp_path: Path):
     memo = tmp_path / "memo.sqlite"
-    before = pin([f"{corpus}/*.py"], memo=memo)
+    before = pin([f"{corpus}/*.py"], memo=memo, clock_ns=later_ns)
     memo.write_bytes(b"not a database at all")
     assert pin([f"{corpus}/*.py"], memo=memo) == before
 

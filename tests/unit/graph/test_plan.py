@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from marin import Config, Documents, FileRef, Placement, Records, Scores, Several, Shard, Step, Table
 from marin.base.errors import CanonicalError, ConfigurationError
 from marin.graph.explain import changes
-from marin.graph.plan import Plan, Produced, make_plan
+from marin.graph.nearest import Earlier
+from marin.graph.plan import Plan, make_plan
+from marin.graph.produced import Produced
 from marin.graph.recipe import Recipe, recipe_of, shard_fingerprint
 
 
@@ -72,13 +74,18 @@ class Known:
         self.made: dict[str, Produced] = {}
         self.recipes: dict[str, list[tuple[Any, Produced]]] = {}
         self.questions = 0
+        self.accepted: dict[str, str] = {}
 
     def find(self, keys: Sequence[tuple[str, str]]) -> Mapping[str, Produced]:
         self.questions += 1
         return {fingerprint: self.made[fingerprint] for _, fingerprint in keys if fingerprint in self.made}
 
-    def nearest(self, step_name: str) -> Sequence[tuple[Any, Produced]]:
-        return self.recipes.get(step_name, [])[::-1]
+    def earlier(self, step_name: str) -> Earlier:
+        return Earlier(self.recipes.get(step_name, [])[::-1])
+
+    def definitions(self, step_name: str, fingerprint: str) -> Mapping[str, str]:
+        found = [record for record, made in self.recipes[step_name] if made.fingerprint == fingerprint]
+        return dict(found[0].get("definitions", {}))
 
     def make(self, step_name: str, recipe: Recipe, digest: str) -> None:
         produced = Produced("run-1", "2026-01-01", "ada", None, digest, 1, 1.0)

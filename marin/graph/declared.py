@@ -1,0 +1,228 @@
+"""Source digests of steps that declare a version: what they would be keyed on if they did not.
+
+A declared `version` says that the output means the same while the number stays; this digest is recorded beside it, so
+that a difference shows as drift. Unlike `marin.graph.code` it only reads: files are found and parsed, never imported,
+because planning must not load torch. It follows names and type hints (whose classes bring their methods) from the step
+to every definition of its own package. Of marin itself only the rooms that decide values are followed: how bytes are
+stored and work is scheduled changes no result.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from marin.graph.loaded import is_first_party_file
+from marin.graph.source import Import, normal_form, references
+
+Stamps: TypeAlias = dict[str, tuple[str | int, ...]]
+
+_known: dict[tuple[str, str], tuple["SourceDigest | None", Stamps]] = {}
+
+DECIDING_ROOMS = ("data", "evaluate", "export", "model", "steps", "train")
+
+
+@dataclass(frozen=True)
+class SourceDigest:
+    """What the source of a step is: one digest, and for each definition its own and its text."""
+
+    digest: str
+    definitions: dict[str, str]
+    """`module.name` to the digest of its normal form."""
+    texts: dict[str, str]
+    """`module.name` to its source text."""
+    modules: dict[str, str]
+    """Module name to its whole text."""
+
+
+@dataclass(frozen=True)
+class _Module:
+    """The top level of one file, unexecuted."""
+
+    name: str
+    package: str
+    text: str
+    definitions: dict[str, tuple[ast.stmt, ...]]
+    imports: dict[str, Import]
+    stars: tuple[str, ...]
+
+
+def source_digest(module: str, name: str) -> SourceDigest | None:
+    """Return the source digest of the class `name` of `module` with all that it reaches; None where no file has it.
+
+    Remembered until a file that was read changes.
+    """
+    known = _known.get((module, name))
+    if known is None or known[1] != _stamps(known[1]):
+        _module.cache_clear()
+        _defined.cache_clear()
+        known = _known[module, name] = _computed(module, name)
+    return known[0]
+
+
+def _computed(module: str, name: str) -> tuple[SourceDigest | None, Stamps]:
+    found = _module(module)
+    if found is None or name not in found.definitions:
+        return None, {}
+    waiting = deque([(module, name)])
+    met = {(module, name): None}
+    forms: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    homes: dict[str, _Module] = {}
+    while waiting:
+        place, bound = waiting.popleft()
+        home = homes[place] = _home(place)
+        statements = home.definitions[bound]
+        shown = f"{place}.{bound}"
+        forms[shown] = _digest([normal_form(statement) for statement in statements])
+        texts[shown] = "\n".join(ast.get_source_segment(home.text, each, padded=True) or "" for each in statements)
+        reached = (each for statement in statements for each in _reached(statement, home) if each not in met)
+        for each in dict.fromkeys(reached):
+            met[each] = None
+            waiting.append(each)
+    # Modules' names stay out: a moved definition is the same definition.
+    counted = sorted([shown.rpartition(".")[2], form] for shown, form in forms.items())
+    modules = {place: home.text for place, home in homes.items()}
+    return SourceDigest(_digest(counted), forms, texts, modules), _stamps(homes)
+
+
+def _stamps(modules: Iterable[str]) -> Stamps:
+    """Return what changes whenever a module's file does."""
+    return {module: _stamp(_file(module)) for module in modules}
+
+
+def _stamp(file: Path | None) -> tuple[str | int, ...]:
+    try:
+        status = os.stat(file) if file is not None else None
+    except OSError:
+        status = None
+    if status is None:
+        return ()
+    return str(file), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _reached(statement: ast.stmt, home: _Module) -> Iterator[tuple[str, str]]:
+    """Yield the definitions that a statement names, as (module, name)."""
+    local = {each.name: each for each in references(statement).imports}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name | ast.Attribute) and (chain := _chain(node)):
+            found = _target(chain, home, local)
+            if found is not None:
+                yield found
+
+
+def _target(chain: tuple[str, ...], home: _Module, local: dict[str, Import]) -> tuple[str, str] | None:
+    """Return the definition that a dotted name stands for; None for a library's, a builtin, or a local variable."""
+    name, *rest = chain
+    bound = local.get(name) or (None if name in home.definitions else home.imports.get(name))
+    if bound is None:
+        return _defined(home.name, name)
+    module = importlib.util.resolve_name(bound.module, home.package)
+    if bound.attribute is None:
+        current = bound.name if bound.top else module
+    elif found := _defined(module, bound.attribute):
+        return found
+    else:
+        current = f"{module}.{bound.attribute}"
+    for attribute in rest:
+        if found := _defined(current, attribute):
+            return found
+        current = f"{current}.{attribute}"
+    return None
+
+
+@functools.lru_cache(maxsize=65536)
+def _defined(module: str, name: str) -> tuple[str, str] | None:
+    """Return where a name of a module is defined, following re-exports."""
+    home = _module(module)
+    if home is None:
+        return None
+    if name in home.definitions:
+        return module, name
+    if name in home.imports and home.imports[name].attribute is not None:
+        bound = home.imports[name]
+        return _defined(importlib.util.resolve_name(bound.module, home.package), str(bound.attribute))
+    starred = (_defined(importlib.util.resolve_name(star, home.package), name) for star in home.stars)
+    return next((found for found in starred if found is not None), None)
+
+
+def _home(name: str) -> _Module:
+    found = _module(name)
+    assert found is not None, f"{name} had a definition, and cannot be read"
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _module(name: str) -> _Module | None:
+    """Read a module that counts; None for libraries and for the rooms of marin that decide no value."""
+    file = _file(name)
+    if file is None:
+        return None
+    text = file.read_text(encoding="utf-8")
+    definitions: dict[str, tuple[ast.stmt, ...]] = {}
+    imported: list[Import] = []
+    for statement in _top_level(ast.parse(text).body):
+        imported += references(statement).imports if isinstance(statement, ast.Import | ast.ImportFrom) else ()
+        for bound in _bound(statement):
+            definitions[bound] = (*definitions.get(bound, ()), statement)
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    named = {each.name: each for each in imported if each.attribute != "*"}
+    stars = tuple(each.module for each in imported if each.attribute == "*")
+    return _Module(name, package, text, definitions, named, stars)
+
+
+def _file(name: str) -> Path | None:
+    """Return the file of a module without importing it or its packages."""
+    top, *parts = name.split(".")
+    if top == "marin" and (not parts or parts[0] not in DECIDING_ROOMS):
+        return None
+    loaded = sys.modules.get(top)
+    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(top)
+    origin = spec.origin if spec is not None else getattr(loaded, "__file__", None)
+    folders = spec.submodule_search_locations if spec is not None else None
+    places = [Path(folder).joinpath(*parts) for folder in folders or ()]
+    found = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
+    if not parts:
+        found = [Path(origin)] if origin and origin.endswith(".py") else []
+    counts = found and (top == "marin" or is_first_party_file(str(found[0])))
+    return found[0] if counts else None
+
+
+def _top_level(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, those inside `if`, `try` and `with` too."""
+    for statement in statements:
+        yield statement
+        for block in ("body", "orelse", "finalbody"):
+            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from _top_level(getattr(statement, block, []))
+        for handler in getattr(statement, "handlers", []):
+            yield from _top_level(handler.body)
+
+
+def _bound(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return []
+
+
+def _chain(node: ast.AST) -> tuple[str, ...] | None:
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute) and (before := _chain(node.value)):
+        return (*before, node.attr)
+    return None
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode("utf-8", "surrogatepass")).hexdigest()
