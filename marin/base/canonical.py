@@ -18,6 +18,7 @@ from decimal import Decimal
 from pathlib import PurePath
 from typing import Any, Final
 
+import orjson
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from marin.base.config import ElideIf, PlacementMark, Was
@@ -47,8 +48,19 @@ def encode_fields(model: BaseModel, *, path: str, special: Special) -> dict[str,
 
 
 def digest(value: Json) -> str:
-    """Return the sha256 of a JSON value's one text form, in hex."""
-    return hashlib.sha256(dumps(value).encode("utf-8", "surrogatepass")).hexdigest()
+    """Return the sha256 of a canonical value's one text form, in hex."""
+    return hashlib.sha256(_text(value)).hexdigest()
+
+
+def _text(value: Json) -> bytes:
+    """Return the bytes that `dumps` gives; canonical values hold no floats, the one thing that orjson writes otherwise.
+
+    Four times faster, and most of planning is this.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # lone surrogates of file names that are no UTF-8
+        return dumps(value).encode("utf-8", "surrogatepass")
 
 
 class _Encoder:
@@ -99,15 +111,15 @@ class _Encoder:
 
     def fields(self, model: BaseModel, path: str) -> dict[str, Json]:
         encoded: dict[str, Json] = {}
-        for name, field in type(model).model_fields.items():
+        for name, field in type(model).__pydantic_fields__.items():
             marks: list[Any] = field.metadata
-            if any(isinstance(mark, PlacementMark) or mark is PlacementMark for mark in marks):
+            if marks and any(isinstance(mark, PlacementMark) or mark is PlacementMark for mark in marks):
                 continue
             member = self.encode(getattr(model, name), f"{path}.{name}")
-            elided = [dumps(self.encode(mark.literal, path)) for mark in marks if isinstance(mark, ElideIf)]
-            if dumps(member) in elided:  # compared as text: True equals 1 in Python
-                continue
-            hashed = next((mark.name for mark in marks if isinstance(mark, Was)), name)
+            literals = [mark.literal for mark in marks if isinstance(mark, ElideIf)] if marks else ()
+            if any(_text(member) == _text(self.encode(literal, path)) for literal in literals):
+                continue  # compared as text: True equals 1 in Python
+            hashed = name if not marks else next((mark.name for mark in marks if isinstance(mark, Was)), name)
             if hashed in encoded:
                 raise CanonicalError(
                     f"{path}: two fields are hashed under the name `{hashed}`",

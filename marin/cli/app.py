@@ -25,6 +25,12 @@ VERBS = {
     "logs": "what the workers of a run wrote",
     "ls": "what the store holds",
     "show": "one artifact or one run",
+    "repro": "a folder that makes an artifact again",
+    "verify": "whether files are what was written",
+    "pin": "keep a result",
+    "unpin": "let a pinned result go",
+    "invalidate": "forget a result, so that it runs again",
+    "gc": "free what nothing needs",
     "doctor": "check versions, store, cluster and devices",
 }
 EPILOG = """Examples:

@@ -39,6 +39,12 @@ on_drift_option = click.option(
     default=lambda: "fail" if os.environ.get("CI", "").lower() not in ("", "0", "false") else "warn",
     help="What becomes of results whose step's source changed under its declared version; `fail` where CI is set.",
 )
+on_busy_option = click.option(
+    "--on-busy",
+    type=click.Choice(["wait", "skip", "fail"]),
+    default="wait",
+    help="What to do about a step that another run is making.",
+)
 pattern_option = click.option(
     "-k", "pattern", help="Only steps whose name matches, and what they need.", metavar="PATTERN"
 )

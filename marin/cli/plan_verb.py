@@ -82,13 +82,13 @@ def _step_json(step: PlannedStep, store: Store) -> dict[str, Any]:
         "name": step.name,
         "step": step.step.step_name(),
         "state": step.state,
-        "recipe": step.recipe.fingerprint,
+        "recipe": step.recipe,
         "cause": step.cause.to_json() if step.cause else None,
     }
-    if step.resolved is not None:
-        record["fingerprint"] = step.resolved.fingerprint
-    if step.resolved is not None and step.produced is not None:
-        folder = layout.artifact_folder(step.produced.store or store.url, record["step"], step.resolved.fingerprint)
+    if step.fingerprint is not None:
+        record["fingerprint"] = step.fingerprint
+    if step.fingerprint is not None and step.produced is not None:
+        folder = layout.artifact_folder(step.produced.store or store.url, record["step"], step.fingerprint)
         record |= {"artifact": folder, "produced": step.produced.to_json()}
     return record
 

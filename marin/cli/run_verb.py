@@ -17,6 +17,7 @@ from marin.cli.live import Follower, Lines, Screen, Tables
 from marin.cli.logs_verb import attempt_logs
 from marin.cli.options import (
     common_options,
+    on_busy_option,
     on_drift_option,
     pattern_option,
     read_from_option,
@@ -30,6 +31,7 @@ from marin.cli.target import TargetCommand, build_target, picked
 from marin.graph.drift import OnDrift, refuse_drift
 from marin.graph.plan import Plan
 from marin.run.api import BackendName, plan, run_plan
+from marin.run.engine import OnBusy
 from marin.run.result import RunResult
 from marin.store import Store, new_run_id
 from marin.view.progress import RunProgress
@@ -47,6 +49,7 @@ EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130}
 @click.option("--address", default=lambda: os.environ.get("RAY_ADDRESS"), help="Ray cluster; none: one of its own.")
 @click.option("--backend", type=click.Choice(["ray", "inline"]), default="ray", help="Where steps run.")
 @on_drift_option
+@on_busy_option
 @pattern_option
 @read_from_option
 @common_options
@@ -57,6 +60,7 @@ def command(
     address: str | None,
     backend: BackendName,
     on_drift: OnDrift,
+    on_busy: OnBusy,
     pattern: str | None,
     read_from: tuple[str, ...],
     store: str,
@@ -85,7 +89,14 @@ def command(
             # Standard output is for data: what a step prints in this process must not stand before the JSON.
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         result = run_plan(
-            planned, store=store, run=run, backend=backend, address=address, labels=labels, read_from=read_from
+            planned,
+            store=store,
+            run=run,
+            backend=backend,
+            address=address,
+            labels=labels,
+            on_busy=on_busy,
+            read_from=read_from,
         )
     if as_json:
         write_json(result.to_json())
@@ -150,7 +161,8 @@ def _write_tracebacks(result: RunResult) -> None:
 
 def _run_arguments(ctx: click.Context) -> list[str]:
     """Return the verb's own choices that the next command has to repeat."""
-    flags = {"-k": "pattern", "--backend": "backend", "--address": "address", "--on-drift": "on_drift"}
-    usual = {"backend": "ray", "on_drift": "warn"}
+    flags = {"-k": "pattern"} | {f"--{name}": name for name in ("backend", "address")}
+    flags |= {"--on-drift": "on_drift", "--on-busy": "on_busy"}
+    usual = {"backend": "ray", "on_drift": "warn", "on_busy": "wait"}
     kept = {flag: ctx.params[name] for flag, name in flags.items() if ctx.params[name] not in (None, usual.get(name))}
     return [part for flag, value in kept.items() for part in (flag, value)]

@@ -86,10 +86,14 @@ def draw_failures(result: RunResult, command: str, store: str) -> None:
             tries = f"after {step.attempts} attempts" if step.attempts > 1 else ""
             where = "\n".join(filter(None, (str(error.get("where") or ""), tries)))
             write_error(f"step {step.name} failed: {error.get('message')}", where, str(error.get("hint") or ""))
-    blocked = [step.name for step in result.steps if step.state == "blocked"]
+    blocked: dict[str, list[str]] = {}
+    for step in result.steps:
+        if step.state == "blocked":
+            blocked.setdefault(str((step.error or {}).get("message")), []).append(step.name)
     kept = sum(step.state in ("cached", "done") for step in result.steps)
-    if blocked:
-        click.echo(f"blocked by that: {', '.join(blocked)}", err=True)
+    for why, names in blocked.items():
+        more = f" and {len(names) - _SHOWN_ROWS} more" if len(names) > _SHOWN_ROWS else ""
+        click.echo(f"blocked: {', '.join(names[:_SHOWN_ROWS])}{more}: {why}", err=True)
     click.echo(f"kept: {kept} of {len(result.steps)} steps, and every finished shard and checkpoint", err=True)
     click.echo(f"logs: marin logs {result.run}{store_arguments(store)}\nthen: {command}", err=True)
 

@@ -16,7 +16,6 @@ from marin.base.errors import ConfigurationError
 
 Filesystem = Any  # fsspec has no types
 
-S3 = ("s3://", "s3a://")
 REMOTE_CONNECTIONS = 64
 """How many requests to one remote store are under way at once; botocore alone would let 10 through."""
 
@@ -64,7 +63,7 @@ def remote(url: str) -> Remote:
 def _filesystem(protocol: str, process: int) -> Filesystem:
     # One instance a process: clients of object stores do not survive a fork.
     options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": protocol != "memory"}
-    if f"{protocol}://" in S3:
+    if protocol in ("s3", "s3a"):
         configured = fsspec.config.conf.get(protocol, {}).get("config_kwargs", {})
         options["config_kwargs"] = {"max_pool_connections": REMOTE_CONNECTIONS, **configured}
     try:

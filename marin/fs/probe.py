@@ -15,7 +15,7 @@ from marin.fs.location import join
 from marin.fs.read import read
 from marin.fs.write import create, delete, unique
 
-_RACERS = 8
+_RACERS = 4
 _ROUNDS = 3
 
 

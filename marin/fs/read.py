@@ -5,6 +5,8 @@ Control reads bypass listing caches. Nothing here writes.
 
 import contextlib
 import fnmatch
+import functools
+import inspect
 import io
 import os
 import re
@@ -17,7 +19,7 @@ from blake3 import blake3
 
 from marin.base.errors import StoreError
 from marin.fs.faults import NotFound, attempt, refused
-from marin.fs.location import S3, is_local, join, normalise, remote
+from marin.fs.location import Filesystem, is_local, join, normalise, remote
 from marin.graph.files import FileRef
 
 _CHUNK_BYTES = 4 << 20
@@ -52,10 +54,16 @@ def read(url: str, *, expected_bytes: int = 0) -> bytes:
     if is_local(url):
         return attempt(lambda: Path(url).read_bytes(), url)
     filesystem, path = remote(url)
-    # s3fs asks for the size first, to fetch what is large in parts: twice the latency of every record.
-    whole = url.startswith(S3) and expected_bytes < _PARTS_BYTES
-    options = {"max_concurrency": 1} if whole else {}
+    options = {}
+    if expected_bytes < _PARTS_BYTES and _fetches_parts(filesystem):
+        options["max_concurrency"] = 1
     return cast(bytes, attempt(lambda: filesystem.cat_file(path, **options), url))
+
+
+@functools.cache
+def _fetches_parts(filesystem: Filesystem) -> bool:
+    """Whether a file system asks for the size first, to fetch what is large in parts: twice the latency of a record."""
+    return "max_concurrency" in inspect.signature(getattr(filesystem, "_cat_file", filesystem.cat_file)).parameters
 
 
 def read_range(url: str, start: int, length: int) -> bytes:

@@ -24,6 +24,7 @@ from marin.fs.location import is_local, remote
 from marin.fs.read import Written, read
 
 _MEMORY_LOCK = threading.Lock()
+_FOLDER_TRIES = 10
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -70,9 +71,9 @@ def _stored(url: str) -> bytes | None:
 
 
 def _create_local(url: str, data: bytes, durable: bool, *, is_first: bool) -> bool:
-    folder, partial = _partial(url)
+    folder, partial, file = _open_partial(url)
     try:
-        with open(partial, "xb") as file:
+        with file:
             file.write(data)
             if durable:
                 _sync(file)
@@ -111,9 +112,9 @@ def replace(url: str, data: bytes) -> None:
         return
 
     def put() -> None:
-        _, partial = _partial(url)
+        _, partial, file = _open_partial(url)
         try:
-            with open(partial, "xb") as file:
+            with file:
                 file.write(data)
             os.replace(partial, url)
         except BaseException:
@@ -190,9 +191,9 @@ def _remote_stream(url: str) -> Iterator[DigestWriter]:
 
 @contextlib.contextmanager
 def _local_stream(url: str) -> Iterator[DigestWriter]:
-    _, partial = attempt(lambda: _partial(url), url)
+    _, partial, opened = attempt(lambda: _open_partial(url), url)
     try:
-        with _closed_quietly(attempt(lambda: open(partial, "xb"), url)) as file:
+        with _closed_quietly(opened) as file:
             yield DigestWriter(file, url)
             attempt(lambda: _sync(file), url, tries=1)  # after a failed fsync the next one succeeds, the data lost
         attempt(lambda: os.replace(partial, url), url)
@@ -260,6 +261,15 @@ def delete_folder(url: str) -> None:
 def unique() -> str:
     """Return a name that nobody else has, for private folders and files."""
     return uuid.uuid4().hex[:12]
+
+
+def _open_partial(url: str) -> tuple[str, str, BinaryIO]:
+    """Open a new file beside `url`; a folder that was deleted, as an empty one, before it was there is made again."""
+    for _ in range(_FOLDER_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            folder, partial = _partial(url)
+            return folder, partial, open(partial, "xb")
+    raise FileNotFoundError(errno.ENOENT, "its folder vanishes again and again", url)
 
 
 def _partial(url: str) -> tuple[str, str]:

@@ -17,23 +17,39 @@ from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import Path, PurePath
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args
 from zoneinfo import ZoneInfo
 
 from pydantic import AliasChoices, BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from marin.base.config import PlacementMark
 from marin.base.json import Json, dumps
 from marin.graph.step import Step
 
 _SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
+_EMPTY_FACTORIES = (dict, *_SEQUENCES)
 _INCOMPARABLE = ("opaque", "secret")
 
 
 def constructor_of(step: Step[Any]) -> dict[str, Json]:
-    """Return what makes the step again: its class, the fields that are not their defaults, and its input patterns."""
-    return {"class": _name(type(step)), "fields": _model_fields(step, ""), "inputs": list(step.inputs())}
+    """Return what makes the step again: its class, the fields that are not their defaults, and its input patterns.
+
+    `placement` names the fields that never count, so that a place may be written otherwise than it was given.
+    """
+    kind = type(step)
+    placement = [
+        _keyword(kind, name, field)
+        for name, field in kind.model_fields.items()
+        if any(isinstance(mark, PlacementMark) or mark is PlacementMark for mark in field.metadata)
+    ]
+    return {
+        "class": _name(kind),
+        "fields": _pairs(_model_fields(step, "")),
+        "inputs": list(step.inputs()),
+        "placement": placement,
+    }
 
 
 def opaque_places(expression: Json) -> Iterator[tuple[str, str]]:
@@ -69,12 +85,23 @@ def _model_fields(model: BaseModel, path: str) -> dict[str, Json]:
         value = getattr(model, name)
         below = f"{path}.{name}" if path else name
         expression = _expression(value, below)
-        default = field.get_default(call_default_factory=False)
+        # Any other factory may answer otherwise tomorrow.
+        empty: Any = field.default_factory if field.default_factory in _EMPTY_FACTORIES else None
+        default = empty() if empty else _held_default(type(model), field)
         if default is PydanticUndefined or not _same(value, expression, default, below):
             written[_keyword(type(model), name, field)] = expression
     for name, value in (model.model_extra or {}).items():
         written[name] = _expression(value, f"{path}.{name}" if path else name)
     return written
+
+
+def _held_default(kind: type[BaseModel], field: FieldInfo) -> object:
+    """Return a field's default as the model holds it: `x: float = 120` is 120.0 once it is validated."""
+    default = field.default
+    is_float = field.annotation is float or set(get_args(field.annotation)) == {float, type(None)}
+    return (
+        float(default) if type(default) is int and is_float and kind.model_config.get("validate_default") else default
+    )
 
 
 def _same(value: object, expression: Json, default: object, path: str) -> bool:
@@ -204,8 +231,13 @@ def _member(value: enum.Enum, path: str) -> Json:
     return _call(kind, _expression(value.value, path))  # flags that are set together have no name
 
 
-def _call(function: Callable[..., Any], *args: Json, **named: Json) -> Json:
-    return {"call": _name(function), "args": list(args), "named": named}
+def _call(function: Callable[..., Any], /, *args: Json, **named: Json) -> Json:
+    return {"call": _name(function), "args": list(args), "named": _pairs(named)}
+
+
+def _pairs(named: Mapping[str, Json]) -> list[Json]:
+    """Return pairs, because the keys of a record are sorted, and fields read best in their own order."""
+    return [[name, member] for name, member in named.items()]
 
 
 def _opaque(value: object, path: str) -> Json:

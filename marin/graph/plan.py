@@ -5,11 +5,14 @@ level: as soon as a step's parents are all committed, its fingerprint is known a
 level. Below a step that must run, nothing is certain, because its output may turn out the same (early cutoff).
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from marin.base.json import Json
+from marin.graph.code import CodeDigest
+from marin.graph.declared import SourceDigest
 from marin.graph.drift import Drift, OnDrift, changed_definitions, has_drifted
 from marin.graph.explain import Change
 from marin.graph.files import FileRef
@@ -55,15 +58,16 @@ class Cause:
         return record | ({"nearest": self.nearest.to_json()} if self.nearest else {})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedStep:
     """One step of a plan."""
 
     name: str
     step: Step[Any]
-    recipe: Recipe
-    resolved: Recipe | None
-    """None while a parent must run first."""
+    recipe: str
+    """Fingerprint of the static recipe."""
+    fingerprint: str | None
+    """Of the resolved recipe; None while a parent must run first."""
     state: PlanState
     cause: Cause | None
     produced: Produced | None
@@ -87,10 +91,11 @@ class Plan:
 
     def step(self, name: str) -> PlannedStep:
         """Return the step called `name`; KeyError if there is none."""
-        for planned in self.steps:
-            if planned.name == name:
-                return planned
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, PlannedStep]:
+        return {planned.name: planned for planned in self.steps}
 
 
 def make_plan(steps: Sequence[Step[Any]], catalogue: Catalogue, pins: Pins, on_drift: OnDrift = "warn") -> Plan:
@@ -109,18 +114,6 @@ def resolve(step: Step[Any], digests: Sequence[str], pins: Sequence[FileRef], ac
     return recipe_of(step, lambda parent: by_parent[id(parent)], pins, accepted)
 
 
-def drift_of(name: str, step: Step[Any], produced: Produced, catalogue: Catalogue) -> Drift | None:
-    """Return how the source of a step with a declared version differs from what made a result; None if it does not."""
-    if step.version is None or produced.source is None:
-        return None
-    source = source_of(step)
-    if source is None or not has_drifted(produced.source, source.digest, catalogue.accepted):
-        return None
-    before = catalogue.definitions(step.step_name(), produced.fingerprint)
-    found = changed_definitions(before, source.definitions)
-    return Drift(name, step.step_name(), step.version, produced.source, source.digest, found)
-
-
 class _Planner:
     """Plans level after level."""
 
@@ -129,6 +122,7 @@ class _Planner:
         self.drift: list[Drift] = []
         self._catalogue = catalogue
         self._on_drift = on_drift
+        self._sources: dict[type, CodeDigest | SourceDigest | None] = {}
 
     def add(self, level: Sequence[Named]) -> None:
         resolved = {named.name: self._resolved(named) for named in level}
@@ -141,8 +135,6 @@ class _Planner:
     def _resolved(self, named: Named) -> Recipe | None:
         results = [self.planned[name].produced for name in named.parents]
         digests = [produced.digest for produced in results if produced is not None]
-        if not results:
-            return named.recipe
         if len(digests) < len(results):
             return None
         return resolve(named.step, digests, named.pins, self._catalogue.accepted)
@@ -154,20 +146,44 @@ class _Planner:
             state, cause = "unknown", self._cause_above(named)
         elif produced is None:
             state, cause = "run", self._cause(named, resolved)
-        elif drift := drift_of(named.name, named.step, produced, self._catalogue):
+        elif drift := self._drift_of(named, produced):
             self.drift.append(drift)
             if self._on_drift == "rerun":
                 state, cause, produced = "run", Cause("drift", drift.changes, produced), None
         return PlannedStep(
-            named.name, named.step, named.recipe, resolved, state, cause, produced, named.parents, named.pins
+            name=named.name,
+            step=named.step,
+            recipe=named.recipe,
+            fingerprint=resolved.fingerprint if resolved else None,
+            state=state,
+            cause=cause,
+            produced=produced,
+            parents=named.parents,
+            pins=named.pins,
         )
+
+    def _drift_of(self, named: Named, produced: Produced) -> Drift | None:
+        """Return how the source of a step with a declared version differs from what made a result, if it does."""
+        step = named.step
+        if step.version is None or produced.source is None:
+            return None
+        if type(step) not in self._sources:  # once a plan: looking whether files have changed takes as long as a lookup
+            self._sources[type(step)] = source_of(step)
+        source = self._sources[type(step)]
+        if source is None or not has_drifted(produced.source, source.digest, self._catalogue.accepted):
+            return None
+        before = self._catalogue.definitions(step.step_name(), produced.fingerprint)
+        found = changed_definitions(before, source.definitions)
+        return Drift(named.name, step.step_name(), step.version, produced.source, source.digest, found)
 
     def _cause_above(self, named: Named) -> Cause:
         """Name the parents that must run first, then the step's own changes, which are known already."""
         missing = [name for name in dict.fromkeys(named.parents) if self.planned[name].produced is None]
         paths = {name: path for (path, _), name in zip(dependencies(named.step), named.parents, strict=True)}
         above = tuple(Change("parent", paths[name], None, name) for name in missing)
-        near = self._catalogue.earlier(named.step.step_name()).nearest(named.recipe.record, name=named.name)
+        above_recipes = [self.planned[name].recipe for name in named.parents]
+        static = resolve(named.step, above_recipes, named.pins, self._catalogue.accepted)
+        near = self._catalogue.earlier(named.step.step_name()).nearest(static.record, name=named.name)
         own = tuple(change for change in near.changes if change.kind != "parent") if near else ()
         return Cause("parent", (*above, *own), near.produced if near and own else None)
 

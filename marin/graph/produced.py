@@ -1,6 +1,7 @@
 """A result that exists, as plans and screens show it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from marin.base.json import Json
 
@@ -20,6 +21,7 @@ class Produced:
     """What its step was called in the plan that made it."""
     fingerprint: str = ""
     attempt: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
     source: str | None = None
     """Digest of the step's source when it ran."""
     store: str = ""

@@ -4,6 +4,7 @@ A dependency is a field whose value is a `Step[SomeArtifact]`, alone or in a lis
 configuration. Wrong wiring fails at construction. `.on`, `.named`, `.at` return copies and never count.
 """
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -74,7 +75,7 @@ class Step(Config, Generic[A_co]):
     @classmethod
     def step_name(cls) -> str:
         """Return the declared name in kebab case: `TrainTokenizer` is `train-tokenizer`."""
-        return cls.declared_name or _WORD_BORDER.sub("-", cls.__name__).lower()
+        return cls.declared_name or _kebab_case(cls.__name__)
 
     def artifact_type(self) -> type[Artifact]:
         """Return the type of artifact that this step produces."""
@@ -135,6 +136,12 @@ class Step(Config, Generic[A_co]):
     __str__ = __repr__
 
 
+@functools.lru_cache(maxsize=4096)
+def _kebab_case(name: str) -> str:
+    return _WORD_BORDER.sub("-", name).lower()
+
+
+@functools.lru_cache(maxsize=4096)
 def declared_artifact(kind: type[Step[Any]]) -> type[Artifact]:
     """Return the artifact type that the class header declares: `class Count(Step[Table])` gives Table."""
     for base in kind.__mro__:
@@ -152,7 +159,7 @@ def declared_artifact(kind: type[Step[Any]]) -> type[Artifact]:
 
 def dependencies(step: Step[Any]) -> Iterator[tuple[str, Step[Any]]]:
     """Yield `(path, parent)` for every step among the fields, such as `("data[2].left", step)`, in field order."""
-    for name in type(step).model_fields:
+    for name in type(step).__pydantic_fields__:
         yield from _steps_in(getattr(step, name), name)
 
 
@@ -160,7 +167,7 @@ def _steps_in(value: object, path: str) -> Iterator[tuple[str, Step[Any]]]:
     if isinstance(value, Step):
         yield path, value
     elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
+        for name in type(value).__pydantic_fields__:
             yield from _steps_in(getattr(value, name), f"{path}.{name}")
     elif isinstance(value, Mapping):
         for key, member in value.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from marin.base.errors import ConfigurationError
 from marin.graph.files import FileRef
-from marin.graph.recipe import NOTHING_ACCEPTED, Accepted, Recipe, recipe_of
+from marin.graph.recipe import NOTHING_ACCEPTED, Accepted, recipe_of
 from marin.graph.step import Step, dependencies
 
 Pins = Callable[[tuple[str, ...]], tuple[FileRef, ...]]
@@ -22,7 +22,8 @@ class Named:
 
     name: str
     step: Step[Any]
-    recipe: Recipe
+    recipe: str
+    """The static recipe's fingerprint."""
     pins: tuple[FileRef, ...]
     parents: tuple[str, ...]
     """Names in the order of `dependencies(step)`."""
@@ -34,19 +35,19 @@ def order(steps: Sequence[Step[Any]], pins: Pins, accepted: Accepted = NOTHING_A
     Steps of equal recipes are one step. A name is `.named(...)`, else the step's own, numbered when it recurs.
     """
     known: dict[int, str] = {}
-    found: dict[str, tuple[Step[Any], Recipe, tuple[FileRef, ...], tuple[str, ...]]] = {}
+    found: dict[str, tuple[Step[Any], tuple[FileRef, ...], tuple[str, ...]]] = {}
     for step in _parents_first(steps):
         parents = tuple(known[id(parent)] for _, parent in dependencies(step))
         pinned = pins(step.inputs()) if step.inputs() else ()
-        recipe = recipe_of(step, lambda parent: known[id(parent)], pinned, accepted)
-        known[id(step)] = recipe.fingerprint
-        first = found.get(recipe.fingerprint)
+        fingerprint = recipe_of(step, lambda parent: known[id(parent)], pinned, accepted).fingerprint
+        known[id(step)] = fingerprint
+        first = found.get(fingerprint)
         if first is None or (first[0].placed.name is None and step.placed.name is not None):
-            found[recipe.fingerprint] = (step, recipe, pinned, parents)
+            found[fingerprint] = (step, pinned, parents)
     names = _names({fingerprint: entry[0] for fingerprint, entry in found.items()})
     return tuple(
-        Named(names[fingerprint], step, recipe, pinned, tuple(names[parent] for parent in parents))
-        for fingerprint, (step, recipe, pinned, parents) in found.items()
+        Named(names[fingerprint], step, fingerprint, pinned, tuple(names[parent] for parent in parents))
+        for fingerprint, (step, pinned, parents) in found.items()
     )
 
 

@@ -1,7 +1,8 @@
 """Constructors written as Python: text that reads as if typed, with its imports.
 
 Invariant: text is made from JSON by `repr` and from names that are identifiers; whatever else stands in a record is
-refused, so a record cannot smuggle code into what is written. Names never clash: imports of one name are told apart.
+refused, so that the text does what it says. It names and calls what the record names: whoever runs it trusts the store
+that the record came from. Names never clash: imports of one name are told apart.
 """
 
 import keyword
@@ -49,16 +50,16 @@ class Imports:
             self._known[module, name] = bound
         return self._known[module, name]
 
-    def lines(self) -> list[str]:
-        """Return the import statements, sorted, libraries before first-party ones only by their alphabet."""
+    def statements(self) -> dict[str, str]:
+        """Return the import statement of each module, sorted."""
         by_module: dict[str, list[str]] = {}
         for (module, name), bound in sorted(self._known.items()):
             by_module.setdefault(module, []).append(name if bound == name else f"{name} as {bound}")
-        found = []
+        found = {}
         for module, names in by_module.items():
             line = f"from {module} import {', '.join(names)}"
-            long = [f"from {module} import (", *(f"{_INDENT}{name}," for name in names), ")"]
-            found += [line] if len(line) <= WIDTH else long
+            long = "".join(f"{_INDENT}{name},\n" for name in names)
+            found[module] = line if len(line) <= WIDTH else f"from {module} import (\n{long})"
         return found
 
 
@@ -85,10 +86,13 @@ class Writer:
         `room` is what its first line is preceded by. Raises DataError where it cannot be written.
         """
         fields = constructor.get("fields")
-        if not isinstance(constructor.get("class"), str) or not isinstance(fields, Mapping):
+        if not isinstance(constructor.get("class"), str) or not isinstance(fields, list):
             raise _unreadable("it has no class and fields")
         call = {"call": constructor["class"], "args": [], "named": fields}
-        return self.expression(call, depth, room + len(suffix)) + suffix
+        try:
+            return self.expression(call, depth, room + len(suffix)) + suffix
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _unreadable(f"{type(error).__name__}: {error}") from error
 
     def expression(self, value: Json, depth: int, room: int = 0) -> str:
         """Return the text of an expression; one member a line where it is too long for one line."""
@@ -128,7 +132,7 @@ class Writer:
     def _call(self, value: Mapping[str, Any]) -> _Parts:  # Any: JSON
         members: list[tuple[str, Json]] = [("", member) for member in value["args"]]
         strange: list[Json] = []
-        for name, member in value["named"].items():
+        for name, member in value["named"]:
             if name.isidentifier() and not keyword.iskeyword(name):
                 members.append((f"{name}=", member))
             else:
@@ -137,7 +141,9 @@ class Writer:
         return _Parts(f"{self.imports.name(str(value['call']))}(", members, ")")
 
     def _atom(self, value: Json) -> str:
-        if value is None or isinstance(value, bool | int | float | str):
+        if isinstance(value, str):
+            return quoted(value)
+        if value is None or isinstance(value, bool | int | float):
             return repr(value)
         kind = next(iter(value), "") if isinstance(value, Mapping) and len(value) <= 2 else ""
         content: Any = value[kind] if isinstance(value, Mapping) and kind else value  # Any: JSON
@@ -158,7 +164,7 @@ class Writer:
         where = str(value.get("at")) if isinstance(value, Mapping) else ""
         if where and value.get("secret") in ("SecretStr", "SecretBytes"):
             kind = value["secret"]
-            read = f"{self.imports.name('os:environ')}[{secret_variable(where)!r}]"
+            read = f"{self.imports.name('os:environ')}[{quoted(secret_variable(where))}]"
             return f"{self.imports.name(f'pydantic:{kind}')}({read}{'.encode()' if kind == 'SecretBytes' else ''})"
         if where and "opaque" in value:
             raise DataError(
@@ -167,6 +173,12 @@ class Writer:
                 hint="use numbers, text, tuples, dicts, enums or a Config of such fields",
             )
         raise _unreadable(f"{value!r} is no expression")
+
+
+def quoted(text: str) -> str:
+    """Return a string literal, in double quotes where that needs no escape."""
+    plain = repr(text)
+    return f'"{plain[1:-1]}"' if "'" not in text and '"' not in text else plain
 
 
 def secret_variable(path: str) -> str:

@@ -22,12 +22,12 @@ from marin.graph.plan import Plan, make_plan
 from marin.graph.step import Step
 from marin.graph.topology import order
 from marin.run.backend import Backend
-from marin.run.engine import Engine
+from marin.run.engine import Engine, OnBusy
 from marin.run.planner import StoreCatalogue, pins
 from marin.run.producer import detailed, this_producer
 from marin.run.publish import publish
 from marin.run.result import RunResult
-from marin.store import EventWriter, Heartbeat, Leases, Producer, Store, new_run_id
+from marin.store import EventWriter, Heartbeat, Leases, Manifest, Producer, Store, new_run_id
 
 A = TypeVar("A", bound=Artifact)
 
@@ -50,6 +50,7 @@ def run(
     backend: BackendName | Backend = ...,
     address: str | None = ...,
     on_drift: OnDrift = ...,
+    on_busy: OnBusy = ...,
     read_from: Sequence[str] = ...,
 ) -> A: ...
 
@@ -62,6 +63,7 @@ def run(
     backend: BackendName | Backend = ...,
     address: str | None = ...,
     on_drift: OnDrift = ...,
+    on_busy: OnBusy = ...,
     read_from: Sequence[str] = ...,
 ) -> list[Artifact]: ...
 
@@ -73,17 +75,19 @@ def run(
     backend: BackendName | Backend = "ray",
     address: str | None = None,
     on_drift: OnDrift = "warn",
+    on_busy: OnBusy = "wait",
     read_from: Sequence[str] = (),
 ) -> Artifact | list[Artifact]:
     """Do what is missing and return the artifact of `target`, or a list for several steps.
 
-    `on_drift` says what becomes of results whose step's source has changed under its declared version.
+    `on_drift` says what becomes of results whose step's source has changed under its declared version, `on_busy` of
+    steps that another run is making: wait for its results, leave them to it (and what needs them), or fail.
     `read_from` names upstream stores, whose artifacts are hits and which are never written to. Raises StepError with
     the first root cause when a step failed, and Interrupted after Ctrl-C.
     """
     steps = _steps(target)
     planned = plan(steps, store=store, on_drift=on_drift, read_from=read_from)
-    result = run_plan(planned, store=store, backend=backend, address=address, read_from=read_from)
+    result = run_plan(planned, store=store, backend=backend, address=address, on_busy=on_busy, read_from=read_from)
     raise_unless_done(result)
     opened = Store.open(os.fspath(store), write=False, read_from=read_from)
     artifacts = [_open(step, cast(str, result.step(_name(planned, step)).fingerprint), opened) for step in steps]
@@ -93,14 +97,14 @@ def run(
 def load(step: Step[A], *, store: str | os.PathLike[str] = ".marin", read_from: Sequence[str] = ()) -> A:
     """Return the artifact of a step that has been run; StoreError when no store has it."""
     planned = plan(step, store=store, read_from=read_from).steps[-1]
-    if planned.state != "cached" or planned.resolved is None:
+    if planned.state != "cached" or planned.fingerprint is None:
         raise StoreError(
             f"the store has no result of {planned.name} yet",
             where=os.fspath(store),
             hint="marin.run(step) makes it; marin.plan([step]) says why it would run",
         )
     opened = Store.open(os.fspath(store), write=False, read_from=read_from)
-    return cast(A, _open(step, planned.resolved.fingerprint, opened))
+    return cast(A, _open(step, planned.fingerprint, opened))
 
 
 def plan(
@@ -123,6 +127,7 @@ def run_plan(
     backend: BackendName | Backend = "ray",
     address: str | None = None,
     labels: Mapping[str, Json] | None = None,
+    on_busy: OnBusy = "wait",
     read_from: Sequence[str] = (),
 ) -> RunResult:
     """Execute a plan and return what came of each step; raises for a cluster or store that does not answer.
@@ -159,6 +164,7 @@ def run_plan(
         events=events,
         producer=in_detail,
         code_folders=code_folders(),
+        on_busy=on_busy,
     )
     record = {**(labels or {}), **_run_record(run, planned, opened, producer)}
     opened.write_run(run, record)
@@ -207,7 +213,7 @@ def _publish(planned: Plan, result: RunResult, store: Store) -> None:
     for step in planned.steps:
         url, fingerprint = step.step.placed.url, result.step(step.name).fingerprint
         if url is not None and fingerprint is not None and result.step(step.name).state in ("cached", "done"):
-            publish(store, store.find([(step.step.step_name(), fingerprint)])[fingerprint], url)
+            publish(store, _committed(store, step.step.step_name(), fingerprint), url)
 
 
 def raise_unless_done(result: RunResult) -> None:
@@ -219,6 +225,11 @@ def raise_unless_done(result: RunResult) -> None:
         error = failed[0].error or {}
         more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
         what = f"step {failed[0].name} failed: {error.get('message')}{more}"
+        raise StepError(what, where=str(error.get("where", "")), hint=str(error.get("hint", "")))
+    blocked = [step for step in result.steps if step.state == "blocked"]
+    if blocked:
+        error = blocked[0].error or {}
+        what = f"step {blocked[0].name} was not made: {error.get('message')}"
         raise StepError(what, where=str(error.get("where", "")), hint=str(error.get("hint", "")))
 
 
@@ -259,13 +270,24 @@ def _name(planned: Plan, step: Step[Any]) -> str:
     same = [each.name for each in planned.steps if each.step is step]
     if same:
         return same[0]
-    recipe = order([step], pins)[-1].recipe.fingerprint
-    return next(each.name for each in planned.steps if each.recipe.fingerprint == recipe)
+    recipe = order([step], pins)[-1].recipe
+    return next(each.name for each in planned.steps if each.recipe == recipe)
 
 
 def _open(step: Step[Any], fingerprint: str, store: Store) -> Artifact:
-    found = store.find([(step.step_name(), fingerprint)])
-    return step.artifact_type().open(store.contents(found[fingerprint]))
+    committed = _committed(store, step.step_name(), fingerprint)
+    return step.artifact_type().open(store.contents(committed))
+
+
+def _committed(store: Store, step_name: str, fingerprint: str) -> Manifest:
+    """Return a result that was there a moment ago, also when `marin gc` has unlisted it since."""
+    key = (step_name, fingerprint)
+    found = store.find([key]) or store.recall([key])
+    if fingerprint not in found:
+        raise StoreError(
+            f"the result of {step_name} is gone", where=store.url, hint="run the same command again: it is made anew"
+        )
+    return found[fingerprint]
 
 
 def _now() -> str:

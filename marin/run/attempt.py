@@ -15,8 +15,10 @@ from typing import Any
 from marin import fs
 from marin.base.errors import StepError, StoreError
 from marin.base.json import Json, dumps
+from marin.fs.pins import check_unchanged, default_memo
 from marin.graph.artifact import Artifact
 from marin.graph.code import CodeDigest
+from marin.graph.constructor import constructor_of
 from marin.graph.declared import SourceDigest
 from marin.graph.recipe import Recipe, recipe_of, source_of
 from marin.graph.step import Step, dependencies
@@ -38,6 +40,14 @@ ARTIFACT_SCHEMA = 1
 
 def execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> Report:
     """Make the attempt of the step that `load` gives; never raises for what it does, only for a user's interrupt."""
+    try:
+        return _execute(order, load, workers)
+    except StoreError as error:
+        # Before or after the step's own work: its records could not be read or left. What it committed counts.
+        return Report(order.identity.attempt, failure=explain(error, hint=error.hint, cause=Cause.LOST))
+
+
+def _execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> Report:
     identity = order.identity
     store = Store.open(identity.store, write=True, read_from=identity.read_from)
     folder = store.attempt_folder(identity.step_name, identity.fingerprint, identity.attempt)
@@ -85,9 +95,11 @@ def _compute(order: Order, step: Step[Any], *, store: Store, workers: Workers, e
     context = RunContext(order, step, store=store, parents=parents, workers=workers, emit=emit, log=log)
     artifact = step.run(context)
     _check_type(order, step, artifact)
+    _check_inputs(order, step)
     _record_code(order, store, step, recipe, source)
     manifest = _manifest(order, store, artifact, started, context, parents)
-    commit = store.commit(manifest, replaces=order.replaces)
+    written = replace(manifest, constructor=constructor_of(step))
+    commit = store.commit(written, replaces=order.replaces)
     if commit.outcome == "adopted":
         emit("log", line="another attempt committed other bytes first; its result is used (nondeterminism)")
     return Report(identity.attempt, metrics=context.metrics, shards=dict(context.shard_counts))
@@ -96,6 +108,8 @@ def _compute(order: Order, step: Step[Any], *, store: Store, workers: Workers, e
 def _parents(order: Order, store: Store) -> dict[str, Manifest]:
     """Return the committed manifest of each parent, by the field that holds it."""
     found = store.find([(key.step_name, key.fingerprint) for key in order.parents])
+    missing = [(key.step_name, key.fingerprint) for key in order.parents if key.fingerprint not in found]
+    found |= store.recall(missing) if missing else {}
     for key in order.parents:
         if key.fingerprint not in found:
             raise StoreError(
@@ -130,6 +144,12 @@ def _record_code(
     store.write_recipe(order.identity.step_name, order.identity.fingerprint, record)
     if source is not None and not type(step).__module__.startswith("marin."):
         write_code(store.url, source.digest, definitions=source.texts, modules=source.modules)
+
+
+def _check_inputs(order: Order, step: Step[Any]) -> None:
+    """Raise InputError when a pinned file is another one by now; marin's own steps check every byte as they read it."""
+    if order.pins and not type(step).__module__.startswith("marin."):
+        check_unchanged(order.pins, memo=default_memo())
 
 
 def _check_type(order: Order, step: Step[Any], artifact: object) -> None:

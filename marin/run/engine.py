@@ -13,19 +13,25 @@ from typing import Any, Literal
 
 from marin import fs
 from marin.base.errors import ConfigurationError, StoreError
+from marin.base.units import format_seconds
 from marin.graph.drift import Drift, OnDrift, has_drifted, refuse_drift
 from marin.graph.plan import Plan, resolve
+from marin.graph.produced import Produced
 from marin.graph.recipe import Accepted, source_of
 from marin.graph.step import dependencies
 from marin.run.backend import Backend, Ended
 from marin.run.failure import Failure, explain, lost
 from marin.run.order import Identity, Order, ParentKey
+from marin.run.planner import found_in, recalled_in
 from marin.run.result import RunResult, RunState, State, StepResult
 from marin.run.retry import Budget, Cause
 from marin.run.work import ENDED, Work
-from marin.store import EventWriter, Heartbeat, Holder, Lease, Leases, Manifest, Producer, Store
+from marin.store import EventWriter, Heartbeat, Holder, Lease, Leases, Producer, Store, layout
 
 BUSY_SECONDS = 1.0
+
+OnBusy = Literal["wait", "skip", "fail"]
+"""What a run does about a step that another run is making."""
 
 
 class Engine:
@@ -42,6 +48,7 @@ class Engine:
         events: EventWriter,
         producer: Callable[[], Producer],
         code_folders: Sequence[str],
+        on_busy: OnBusy = "wait",
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -54,10 +61,11 @@ class Engine:
         self._events = events
         self._producer = producer
         self._code_folders = code_folders
+        self._on_busy = on_busy
         self._clock = clock
         self._pause = pause
         self._works: dict[str, Work] = {}
-        self._known: dict[str, Manifest] = {}
+        self._known: dict[str, Produced] = {}
         self._resolvable: deque[Work] = deque()
         self._startable: deque[Work] = deque()
         self._later: list[tuple[float, Work]] = []
@@ -93,16 +101,15 @@ class Engine:
             if not work.unmet:
                 self._resolvable.append(work)
         self._open = len(self._works)
-        resolved = [work.planned for work in self._works.values() if work.planned.resolved is not None]
-        self._known = self._hits([(p.step.step_name(), p.resolved.fingerprint) for p in resolved if p.resolved])
+        if all(planned.state == "cached" for planned in plan.steps):  # nothing will be read: the plan's word will do
+            self._known = {each.produced.fingerprint: each.produced for each in plan.steps if each.produced}
+            return
+        known = [(each.step.step_name(), each.fingerprint) for each in plan.steps if each.fingerprint is not None]
+        self._known = found_in(self._store, known)
 
-    def _hits(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
-        """Return the committed manifests whose files are there; a hit whose files are gone is a miss."""
-        return self._store.hits(keys)
-
-    def _result_of(self, work: Work) -> Manifest | None:
-        """Return what is committed for a step now, unless it is to make way."""
-        found = self._hits([(work.step_name, work.fingerprint)]).get(work.fingerprint)
+    def _result_of(self, work: Work) -> Produced | None:
+        """Return what is committed for a step now with all its files, unless it is to make way."""
+        found = recalled_in(self._store, [(work.step_name, work.fingerprint)]).get(work.fingerprint)
         return found if found is not None and found.attempt != work.replaces else None
 
     def _turn(self) -> None:
@@ -131,31 +138,31 @@ class Engine:
         """All parents are committed: compute the fingerprint that counts, and look it up."""
         planned = work.planned
         parents = [self._works[name] for name in planned.parents]
-        if planned.resolved is not None and all(parent.state == "cached" for parent in parents):
-            work.recipe = planned.resolved
+        if planned.fingerprint is not None and all(parent.state == "cached" for parent in parents):
+            work.resolved = planned.fingerprint
         else:
-            digests = [parent.manifest.digest for parent in parents if parent.manifest is not None]
-            work.recipe = resolve(planned.step, digests, planned.pins, self._accepted)
-            self._known.update(self._hits([(work.step_name, work.fingerprint)]))
-        manifest = self._known.get(work.fingerprint)
-        if manifest is not None and self._has_drifted(work, manifest):
-            work.replaces, manifest = manifest.attempt, None
+            digests = [parent.produced.digest for parent in parents if parent.produced is not None]
+            work.resolved = resolve(planned.step, digests, planned.pins, self._accepted).fingerprint
+            self._known.update(found_in(self._store, [(work.step_name, work.fingerprint)]))
+        produced = self._known.get(work.fingerprint)
+        if produced is not None and self._has_drifted(work, produced):
+            work.replaces, produced = produced.attempt, None
         if work.ended:
             return
-        if manifest is not None:
-            self._complete(work, manifest, "cached")
+        if produced is not None:
+            self._complete(work, produced, "cached")
         else:
             self._startable.append(work)
 
-    def _has_drifted(self, work: Work, manifest: Manifest) -> bool:
+    def _has_drifted(self, work: Work, produced: Produced) -> bool:
         """Whether a result makes way because its step's source has changed; where that is refused, the step fails."""
         step, on_drift = work.planned.step, self._on_drift
         source = source_of(step) if on_drift != "warn" and step.version is not None else None
-        if source is None or not has_drifted(manifest.source, source.digest, self._accepted):
+        if source is None or not has_drifted(produced.source, source.digest, self._accepted):
             return False
         if on_drift == "fail":
             version = int(step.version or 0)
-            found = Drift(work.name, work.step_name, version, str(manifest.source), source.digest, ())
+            found = Drift(work.name, work.step_name, version, str(produced.source), source.digest, ())
             try:
                 refuse_drift([found], on_drift)
             except ConfigurationError as error:
@@ -183,16 +190,30 @@ class Engine:
         if isinstance(taken, Lease):
             work.lease = taken
         # The holder may have committed since the first look, before it let the lease go.
-        if manifest := self._result_of(work):
+        if produced := self._result_of(work):
             self._release(work)
-            self._complete(work, manifest, "cached")
+            self._complete(work, produced, "cached")
         elif isinstance(taken, Holder):
-            if work.busy_with != taken.run:
-                work.busy_with = taken.run
-                detail = f"run {taken.run} of {taken.user}@{taken.host} makes it since {taken.since}"
-                self._emit(work, "state", state="waiting", detail=detail)
-            self._later.append((self._clock() + BUSY_SECONDS, work))
+            self._meet(work, taken)
         return work.lease is not None
+
+    def _meet(self, work: Work, holder: Holder) -> None:
+        """Do what was asked for where another run makes a result: wait for it, leave it to that run, or fail."""
+        detail = f"run {holder.run} of {holder.user}@{holder.host} makes it since {holder.since}"
+        if self._on_busy == "wait":
+            if work.busy_with != holder.run:
+                work.busy_with = holder.run
+                nearest = work.planned.cause.nearest if work.planned.cause else None
+                usual = f"; an earlier one took {format_seconds(nearest.seconds)}" if nearest else ""
+                self._emit(work, "state", state="waiting", detail=f"{detail}{usual}")
+            self._later.append((self._clock() + BUSY_SECONDS, work))
+        elif self._on_busy == "skip":
+            hint = "run it again once that run has ended"
+            self._block(work, f"left to another run: {detail}", hint=hint)
+            self._block_below(work)
+        else:
+            hint = "--on-busy wait takes its result when it is done; --on-busy skip goes on with the rest"
+            self._fail(work, lost(Cause.EXCEPTION, f"busy: {detail}", where=f"step {work.name}", hint=hint))
 
     def _ensure_backend(self) -> Backend:
         """Return the backend; at its start, refuse at once whatever it can never place."""
@@ -219,7 +240,7 @@ class Engine:
             identity=Identity(
                 self._store.url, self._run, work.name, work.step_name, work.fingerprint, attempt, read_from
             ),
-            recipe=planned.recipe.fingerprint,
+            recipe=planned.recipe,
             parents=tuple(parents),
             pins=planned.pins,
             resources=planned.step.placed.resources,
@@ -235,13 +256,14 @@ class Engine:
         work = self._in_flight.pop(ended.attempt)
         work.seconds += self._clock() - work.began
         work.report = ended.report
-        manifest = None
-        if ended.report is None or ended.report.failure is None:
-            # A worker that was lost may have committed before: a success is never turned into a failure.
-            manifest = self._result_of(work)
-        if manifest is not None:
+        # A worker that was lost, or whose commit had no answer, may have committed: a success is never turned into a
+        # failure. One that reports success is believed over a single read, which may have been damaged on its way.
+        produced = self._result_of(work)
+        if produced is None and ended.report is not None and ended.report.failure is None:
+            produced = self._result_of(work)
+        if produced is not None:
             self._release(work)
-            self._complete(work, manifest, "done")
+            self._complete(work, produced, "done")
             return
         if ended.report is not None:
             failure = ended.report.failure or _vanished(work)
@@ -256,8 +278,8 @@ class Engine:
         else:
             self._fail(work, failure)
 
-    def _complete(self, work: Work, manifest: Manifest, state: Literal["cached", "done"]) -> None:
-        work.manifest = manifest
+    def _complete(self, work: Work, produced: Produced, state: Literal["cached", "done"]) -> None:
+        work.produced = produced
         self._move(work, state)
         for child in work.children:
             child.unmet -= 1
@@ -269,12 +291,19 @@ class Engine:
         self._release(work)
         work.failure = failure
         self._move(work, "failed", detail=failure.message)
+        self._block_below(work)
+
+    def _block_below(self, work: Work) -> None:
         blocked = deque(work.children)
         while blocked:
             child = blocked.popleft()
             if not child.ended:
-                self._move(child, "blocked", detail=f"needs {work.name}")
+                self._block(child, f"needs {work.name}", hint=f"it follows once {work.name} is done")
                 blocked.extend(child.children)
+
+    def _block(self, work: Work, why: str, *, hint: str) -> None:
+        work.failure = Failure(Cause.STOPPED, "blocked", why, f"step {work.name}", hint)
+        self._move(work, "blocked", detail=why)
 
     def _wind_up(self) -> None:
         """Leave nothing behind: stop what runs, give every lease back. Once all has ended, this does nothing."""
@@ -298,11 +327,13 @@ class Engine:
         self._emit(work, "state", state=state, **detail)
 
     def _emit(self, work: Work, kind: str, **fields: Any) -> None:  # Any: JSON of the event
-        known = {"fingerprint": work.recipe.fingerprint} if work.recipe else {}
+        known = {"fingerprint": work.resolved} if work.resolved else {}
         self._events.emit(kind, step=work.step_name, name=work.name, **known, **fields)
 
     def _result(self, work: Work) -> StepResult:
-        return work.result(self._store.artifact_url(work.manifest) if work.manifest is not None else None)
+        if work.produced is None:
+            return work.result(None)
+        return work.result(layout.artifact_folder(work.produced.store, work.step_name, work.fingerprint))
 
     def _left_behind(self, work: Work, attempt: str) -> Failure | None:
         """Return the failure that an attempt wrote down before it ended its own process."""

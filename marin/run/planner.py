@@ -41,19 +41,19 @@ class StoreCatalogue:
         return [record for record in read if record is not None]
 
     @functools.cached_property
-    def _ahead(self) -> Mapping[str, Manifest]:
+    def _ahead(self) -> Mapping[str, Produced]:
         """What the newest run with results made or met, read at once."""
         for record in self._runs:
             keys = [(step["step"], step["fingerprint"]) for step in record.get("steps", ()) if step.get("digest")]
             if keys:
-                return self._store.hits(keys)
+                return found_in(self._store, keys)
         return {}
 
     def find(self, keys: Sequence[tuple[str, str]]) -> Mapping[str, Produced]:
         """Return what is committed and whose files are there, by fingerprint."""
         asked = [key for key in keys if key[1] not in self._ahead]
-        found = {**self._ahead, **(self._store.hits(asked) if asked else {})}
-        return {key: produced(found[key]) for _, key in keys if key in found}
+        found = found_in(self._store, asked) if asked else {}
+        return {key: self._ahead.get(key) or found[key] for _, key in keys if key in self._ahead or key in found}
 
     def earlier(self, step_name: str) -> Earlier:
         """Return earlier results of a step, the newest runs' first; read once for each step name."""
@@ -80,6 +80,16 @@ class StoreCatalogue:
         return dict(recipe.get("definitions", {}))
 
 
+def found_in(store: Store, keys: Sequence[tuple[str, str]]) -> dict[str, Produced]:
+    """Return what is committed under these (step name, fingerprint), here or upstream, and whose files are there."""
+    return {fingerprint: produced(manifest) for fingerprint, manifest in store.hits(keys).items()}
+
+
+def recalled_in(store: Store, keys: Sequence[tuple[str, str]]) -> dict[str, Produced]:
+    """Return what `found_in` does, and what `marin gc` has unlisted and not yet deleted: that is listed again."""
+    return {fingerprint: produced(manifest) for fingerprint, manifest in store.recall(keys).items()}
+
+
 def produced(manifest: Manifest) -> Produced:
     """Return what a plan shows of a result."""
     return Produced(
@@ -93,6 +103,7 @@ def produced(manifest: Manifest) -> Produced:
         name=manifest.name,
         fingerprint=manifest.fingerprint,
         attempt=manifest.attempt,
+        metrics=manifest.metrics,
         source=manifest.source,
         store=manifest.root,
     )

@@ -22,8 +22,21 @@ from marin.store import Producer, write_lock
 
 DISTRIBUTIONS = ("marin", "ray", "torch", "numpy", "pyarrow", "tokenizers")
 GIT_SECONDS = 5.0
-_HASHED_BYTES = 64 << 20
-"""Untracked files are read up to this many bytes together; of the others the size counts."""
+HASHED_BYTES = 64 << 20
+# Without whatever the user's configuration would make of a diff, so that equal changes give equal digests.
+_PLAIN_DIFF = (
+    "--binary",
+    "--full-index",
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-renames",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--diff-algorithm=myers",
+)
 
 
 def this_producer() -> Producer:
@@ -39,9 +52,12 @@ def this_producer() -> Producer:
     return Producer(_user(), socket.gethostname(), text, versions=versions, folder=os.getcwd())
 
 
-def detailed(producer: Producer, store_url: str) -> Producer:
-    """Return the producer with what differed from its commit and what was installed; the list is kept in the store."""
-    dirty, diff = _difference(store_url) if producer.commit else (False, None)
+def detailed(producer: Producer, store_url: str, *, hashed_bytes: int = HASHED_BYTES) -> Producer:
+    """Return the producer with what differed from its commit and what was installed; the list is kept in the store.
+
+    Untracked files are read up to `hashed_bytes` together; of those beyond, the size counts.
+    """
+    dirty, diff = _difference(store_url, hashed_bytes) if producer.commit else (False, None)
     text = installed()
     return replace(producer, dirty=dirty, diff=diff, lock=write_lock(store_url, text))
 
@@ -55,16 +71,14 @@ def installed() -> str:
         if name:  # a folder that an interrupted installation left has none
             # The first on the path is the one that is imported.
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
-    return "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+    return "".join(sorted(f"{name}=={version}\n" for name, version in found.items()))
 
 
-def _difference(store_url: str) -> tuple[bool, str | None]:
+def _difference(store_url: str, hashed_bytes: int) -> tuple[bool, str | None]:
     """Return whether the working tree differs from its commit, and the digest of how; None if git does not say."""
     top = _git("rev-parse", "--show-toplevel")
     root = os.fsdecode(top).rstrip("\n") if top else "."
-    # Without whatever the user's configuration would make of a diff, so that equal changes give equal digests.
-    plain = ("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
-    diff = _git("-C", root, "diff", "HEAD", *plain)
+    diff = _git("-C", root, "diff", "HEAD", *_PLAIN_DIFF)
     listed = _git("-C", root, "ls-files", "--others", "--exclude-standard", "-z")
     if diff is None or listed is None:
         return True, None
@@ -72,14 +86,13 @@ def _difference(store_url: str) -> tuple[bool, str | None]:
     names = [name for name in names if not os.path.join(root, name).startswith(f"{store_url}/")]
     if not diff and not names:
         return False, None
-    untracked = [[name, content] for name, content in zip(names, _contents(root, names), strict=True)]
+    untracked = [[name, content] for name, content in zip(names, _contents(root, names, hashed_bytes), strict=True)]
     record = dumps([hashlib.sha256(diff).hexdigest(), untracked])
     return True, hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _contents(root: str, names: list[str]) -> Iterator[str]:
-    """Yield what tells the content of each file: its digest, or its size once enough has been read."""
-    left = _HASHED_BYTES
+def _contents(root: str, names: list[str], left: int) -> Iterator[str]:
+    """Yield what tells the content of each file: its digest, or its size where fewer bytes are `left`."""
     for name in names:
         path = os.path.join(root, name)
         try:

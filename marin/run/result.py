@@ -1,5 +1,6 @@
 """What a run came to: one record a step, in plan order, and its JSON."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -45,7 +46,11 @@ class RunResult:
 
     def step(self, name: str) -> StepResult:
         """Return the step called `name` in this run."""
-        return next(step for step in self.steps if step.name == name)
+        return self._by_name[name]
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, StepResult]:
+        return {step.name: step for step in self.steps}
 
     def to_json(self) -> dict[str, Json]:
         """Return the object that `marin run --json` shows."""

@@ -17,6 +17,7 @@ from marin.run.failure import Failure, lost
 from marin.run.order import GroupReport, Identity, ShardGroup, ShardReport, pack
 from marin.run.retry import Budget
 from marin.store import ShardCache
+from marin.store.reused import record_reuse
 
 MAX_TRIES = 2
 MAX_GROUP = 64
@@ -76,6 +77,9 @@ class ShardMap:
         self.inputs = dict(zip(keys, shards, strict=True))
         self.done = dict(self.cache.get_many(list(self.inputs)))
         self.reused = len(self.done)
+        if self.reused:  # before they are used: whoever cleans the store sees that they are needed
+            identity = self.identity
+            record_reuse(identity.store, identity.step_name, identity.fingerprint, identity.attempt, list(self.done))
         missing = [key for key in self.inputs if key not in self.done]
         self.emit("shards", **self.counts)
         if missing:

@@ -4,17 +4,17 @@ from dataclasses import dataclass, field
 
 from marin.base.json import Json
 from marin.graph.plan import PlannedStep
-from marin.graph.recipe import Recipe
+from marin.graph.produced import Produced
 from marin.run.failure import Failure
 from marin.run.order import Report
 from marin.run.result import State, StepResult
 from marin.run.retry import Budget
-from marin.store import Lease, Manifest
+from marin.store import Lease
 
 ENDED = ("cached", "done", "failed", "blocked", "stopped")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Work:
     """A planned step, what it waits for, and what has come of it."""
 
@@ -24,9 +24,9 @@ class Work:
     """Parents without an artifact yet."""
     children: list["Work"] = field(default_factory=list)
     state: State = "waiting"
-    recipe: Recipe | None = None
-    """The resolved recipe, once all parents are committed."""
-    manifest: Manifest | None = None
+    resolved: str | None = None
+    """The resolved fingerprint, once all parents are committed."""
+    produced: Produced | None = None
     lease: Lease | None = None
     replaces: str | None = None
     """The attempt whose result does not count, because its step's source has drifted."""
@@ -51,8 +51,8 @@ class Work:
     @property
     def fingerprint(self) -> str:
         """The resolved fingerprint; only once it is known."""
-        assert self.recipe is not None
-        return self.recipe.fingerprint
+        assert self.resolved is not None
+        return self.resolved
 
     @property
     def ended(self) -> bool:
@@ -61,14 +61,14 @@ class Work:
 
     def result(self, artifact: str | None) -> StepResult:
         """Return the public record; `artifact` is the URL of the committed folder, if there is one."""
-        metrics = self.manifest.metrics if self.manifest else self.report.metrics if self.report else {}
+        metrics = self.produced.metrics if self.produced else self.report.metrics if self.report else {}
         error: dict[str, Json] | None = self.failure.error if self.failure else None
         return StepResult(
             name=self.name,
             step=self.step_name,
             state=self.state,
-            fingerprint=self.recipe.fingerprint if self.recipe else None,
-            digest=self.manifest.digest if self.manifest else None,
+            fingerprint=self.resolved,
+            digest=self.produced.digest if self.produced else None,
             artifact=artifact,
             attempts=self.attempts,
             seconds=round(self.seconds, 3),

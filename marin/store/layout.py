@@ -55,6 +55,21 @@ def code_folder(root: str) -> str:
     return join(root, "code")
 
 
+def pins_folder(root: str) -> str:
+    """Return the URL of the folder with one record a pin."""
+    return join(root, "pins")
+
+
+def unlisted_folder(root: str) -> str:
+    """Return the URL of the folder with the records of results and shards whose files wait to be deleted."""
+    return join(root, "unlisted")
+
+
+def gc_folder(root: str) -> str:
+    """Return the URL of the folder with the lease and heartbeat of the `marin gc` that is at work."""
+    return join(root, "gc")
+
+
 def relative(root: str, url: str) -> str:
     """Return a URL below the root as the path that manifests record."""
     assert url.startswith(f"{root}/"), f"{url} does not lie in the store {root}"

@@ -26,15 +26,24 @@ def encode(kind: str, record: Mapping[str, Json]) -> bytes:
 
 def decode(data: bytes, kind: str, *, where: str) -> dict[str, Any] | None:  # Any: JSON
     """Return the record, or None with a warning when it cannot be believed."""
-    try:
-        record = json.loads(data)
-        problem = _problem(record, kind)
-    except (ValueError, RecursionError):
-        problem = "is no JSON" if data else "is empty"
+    record, problem = _read(data, kind)
     if problem:
         log.warning("%s %s; it is passed over, as if it were not there", where, problem)
         return None
     return {key: value for key, value in record.items() if key not in ("schema", "kind", "checksum")}
+
+
+def problem_of(data: bytes, kind: str) -> str | None:
+    """Return why a record cannot be believed, such as `is empty`; None for one that can."""
+    return _read(data, kind)[1]
+
+
+def _read(data: bytes, kind: str) -> tuple[dict[str, Any], str | None]:  # Any: JSON
+    try:
+        record = json.loads(data)
+        return record, _problem(record, kind)
+    except (ValueError, RecursionError):
+        return {}, "is no JSON" if data else "is empty"
 
 
 def load(url: str, kind: str) -> dict[str, Any] | None:  # Any: JSON

@@ -14,9 +14,11 @@ from marin.base.errors import StoreError
 from marin.base.json import Json, pretty
 from marin.graph.files import Contents, FileRef
 from marin.store import layout, manifest, records
+from marin.store.former import record_replaced
 from marin.store.manifest import Manifest, manifest_contents, placed
 from marin.store.presence import THREADS, present, present_each
 from marin.store.shards import ShardCache
+from marin.store.unlisted import peek, recall
 
 
 class Commit(NamedTuple):
@@ -105,6 +107,18 @@ class Store:
         """Return what is committed here or upstream and whose files are all there, by fingerprint."""
         return self._whole(self._find(keys), keys)
 
+    def recall(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
+        """Return what `hits` does, and what `marin gc` has unlisted and not yet deleted: that is listed again."""
+        found = self.hits(keys)
+        for step, fingerprint in keys:
+            if fingerprint not in found and (again := recall(self.url, step, fingerprint)):
+                found[fingerprint] = again
+        for upstream in self.upstreams:
+            for step, fingerprint in [key for key in keys if key[1] not in found]:
+                if there := peek(upstream.url, step, fingerprint):
+                    found[fingerprint] = there
+        return found
+
     def _find(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
         urls = {key: self._manifest_url(*key) for key in keys}
         read = fs.read_many(urls.values())
@@ -182,6 +196,8 @@ class Store:
                 or winner.attempt == replaces
                 or (winner.attempt != mine.attempt and not self.present(winner))
             ):
+                if winner is not None and winner.attempt == replaces:
+                    record_replaced(self.url, winner, stored, by=mine.producer.user)
                 fs.delete_unchanged(url, stored)
             elif winner.attempt == mine.attempt:
                 return Commit(winner, "committed")

@@ -2,7 +2,7 @@
 
 from marin.testing.clock import Clock, Clocks
 from marin.testing.documents import words
-from marin.testing.kill import Point, killed, traced
+from marin.testing.kill import Point, Script
 from marin.testing.rules import Rule
 from marin.testing.storage import Call, Crash, FaultyStorage
 
@@ -14,7 +14,6 @@ __all__ = [
     "FaultyStorage",
     "Point",
     "Rule",
-    "killed",
-    "traced",
+    "Script",
     "words",
 ]

@@ -1,7 +1,7 @@
-"""Runs a script under a plan of when to die: `python -m marin.testing PLAN SCRIPT ARGUMENTS...`."""
+"""Runs a script under plans of when to die: `python -m marin.testing SCRIPT MODULES...`, orders on standard input."""
 
 import sys
 
-from marin.testing.kill import main
+from marin.testing.kill import serve
 
-main(sys.argv[1:])
+serve(*sys.argv[1:])

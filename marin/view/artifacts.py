@@ -10,6 +10,7 @@ from marin.store import Manifest, Store
 from marin.store.blessed import blessings
 
 SHORTEST_PREFIX = 4
+_SHOWN = 10
 
 
 def artifact_url(store: Store, manifest: Manifest) -> str:
@@ -20,21 +21,42 @@ def artifact_url(store: Store, manifest: Manifest) -> str:
 def find_artifacts(store: Store, text: str) -> list[Manifest]:
     """Return the artifacts that `text` names, newest first; ConfigurationError with a near name when there is none."""
     manifests = store.manifests()
-    url = fs.normalise(text)
-    found = [
-        manifest
-        for manifest in manifests
-        if text == manifest.step
-        or (len(text) >= SHORTEST_PREFIX and _starts(manifest, text.lower()))
-        or url == artifact_url(store, manifest)
-        or url == f"{artifact_url(store, manifest)}/manifest.json"
-    ]
+    found = [manifest for manifest in manifests if is_called(store, manifest, text)]
     found = found or _named_in_a_run(store, manifests, text)
     if not found:
         known = sorted({manifest.step for manifest in manifests})
         hint = did_you_mean(text, known) or (f"there are {', '.join(known)}" if known else "the store is empty")
         raise ConfigurationError(f"the store has nothing called {text!r}", where=store.url, hint=hint)
     return found
+
+
+def is_called(store: Store, manifest: Manifest, text: str) -> bool:
+    """Whether a text is an artifact's step, the start of its fingerprint or digest, or its path."""
+    url = fs.normalise(text)
+    return (
+        text == manifest.step
+        or (len(text) >= SHORTEST_PREFIX and _starts(manifest, text.lower()))
+        or url == artifact_url(store, manifest)
+        or url == f"{artifact_url(store, manifest)}/manifest.json"
+    )
+
+
+def find_artifact(store: Store, text: str) -> Manifest:
+    """Return the one artifact that `text` names; ConfigurationError with the candidates when there are several."""
+    return only(store, text, find_artifacts(store, text))
+
+
+def only(store: Store, text: str, found: Sequence[Manifest]) -> Manifest:
+    """Return the one artifact that was found; ConfigurationError with the candidates when there are several."""
+    if len(found) > 1:
+        shown = [f"{each.step} {each.fingerprint[:12]} of {each.finished[:16]}" for each in found[:_SHOWN]]
+        more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        raise ConfigurationError(
+            f"{text!r} names {len(found)} artifacts",
+            where="\n".join([*shown, *more]),
+            hint=f"name one by the start of its fingerprint, such as {found[0].fingerprint[:12]}",
+        )
+    return found[0]
 
 
 def _starts(manifest: Manifest, prefix: str) -> bool:

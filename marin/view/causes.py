@@ -102,9 +102,9 @@ def _planned_parents(plan: Plan, step: PlannedStep) -> dict[str, Key]:
     by_name = {each.name: each for each in plan.steps}
     found = {}
     for path, name in step.parent_fields:
-        resolved = by_name[name].resolved
-        if resolved is not None:
-            found[path] = Key(by_name[name].step.step_name(), resolved.fingerprint)
+        fingerprint = by_name[name].fingerprint
+        if fingerprint is not None:
+            found[path] = Key(by_name[name].step.step_name(), fingerprint)
     return found
 
 

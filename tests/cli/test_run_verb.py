@@ -97,7 +97,7 @@ def test_run_failing_step_names_the_cause_what_is_kept_and_the_next_command(mari
     assert lines[error + 1].endswith("in run")
     assert "counting.py:" in lines[error + 1]
     assert lines[error + 2].startswith("hint: ")
-    assert "blocked by that: score, complete" in lines
+    assert "blocked: score, complete: needs learn/small" in lines
     assert any(line.startswith("kept: 1 of 4 steps") for line in lines)
     assert any(line.startswith("then: marin run --backend inline counting.py --lr 5") for line in lines)
     assert len(lines) - error <= 12

@@ -18,7 +18,10 @@ def test_ls_json_has_the_promised_keys_and_picks_a_step(marin, ran):
     listed = marin("ls", "learn", "--json").json
     assert set(listed) == {"schema", "store", "artifacts"}
     (artifact,) = listed["artifacts"]
-    assert set(artifact) == {"step", "fingerprint", "digest", "type", "bytes", "artifact", "run", "user", "at"}
+    assert set(artifact) == {
+        *("step", "fingerprint", "digest", "type", "bytes", "artifact", "run", "user", "at"),
+        "pinned",
+    }
     assert artifact["bytes"] == 1000
 
 
@@ -49,6 +52,9 @@ def test_show_finds_an_artifact_by_step_name_fingerprint_path_and_name_in_a_run(
         "meta",
         "produced",
         "recipe",
+        "source",
+        "parents",
+        "blessed",
     }
     assert shown[0]["fingerprint"] == step["fingerprint"]
     assert shown[0]["metrics"]["tokens"] == 200_000

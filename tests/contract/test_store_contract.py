@@ -18,6 +18,7 @@ from marin import fs
 from marin.base.errors import ConfigurationError, StoreError
 from marin.graph.files import Shard
 from marin.store import (
+    Commit,
     EventReader,
     EventWriter,
     Heartbeat,
@@ -164,6 +165,24 @@ def test_commit_round_trip_gives_back_the_contents(store: Store):
     assert contents.reader.read(contents.file("data.bin")) == b"tokens"
     assert (contents.meta, contents.digest) == ({"count": 1}, mine.digest)
     assert store.present(mine)
+
+
+def test_commit_of_sixteen_attempts_has_one_winner_that_all_accept(store: Store):
+    # Half of them have equal bytes: of those, whoever lost to one of its own kind hears "same".
+    attempts = [attempted(store, f"a{number}", [b"even", b"odd"][number % 2]) for number in range(16)]
+    barrier = threading.Barrier(16)
+
+    def racer(mine: Manifest) -> Commit:
+        barrier.wait()
+        return store.commit(mine)
+
+    with ThreadPoolExecutor(16) as pool:
+        commits = list(pool.map(racer, attempts))
+    winners = [mine for mine, commit in zip(attempts, commits, strict=True) if commit.outcome == "committed"]
+    assert len(winners) == 1
+    assert all(commit.manifest == winners[0] for commit in commits)
+    assert found(store) == winners[0]
+    assert sorted(commit.outcome for commit in commits) == ["adopted"] * 8 + ["committed"] + ["same"] * 7
 
 
 DAMAGE = {

@@ -1,6 +1,9 @@
 """Writing: streams that are whole or absent, and hash what passes."""
 
+import errno
 import io
+import itertools
+import os
 import pickle
 import subprocess
 import sys
@@ -135,6 +138,35 @@ def test_delete_of_nothing_is_fine(root: str):
     fs.write(fs.join(root, "deep/er/x"), b"1")
     fs.delete_folder(fs.join(root, "deep"))
     assert fs.list_files(root) == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_create_is_flushed_to_the_disk_unless_it_need_not_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+):
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    url = str(tmp_path / "lease.json")
+    assert fs.create(url, b"first", durable=durable)
+    assert not fs.create(url, b"second", durable=durable)
+    assert fs.read(url) == b"first"
+    assert bool(flushed) is durable
+    assert fs.list_folder(str(tmp_path)) == ["lease.json"]
+
+
+def test_create_that_failed_after_its_file_stood_is_a_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # A stale NFS handle in the fsync of the folder: tried again, the file that stands there is mine.
+    real, calls = os.fsync, itertools.count()
+
+    def fsync(descriptor: int) -> None:
+        if next(calls) == 1:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert fs.create(str(tmp_path / "lease.json"), b"mine")
+    assert next(calls) == 3
+    assert fs.list_folder(str(tmp_path)) == ["lease.json"]
 
 
 def test_probe_passes_and_leaves_nothing(root: str):

@@ -18,7 +18,7 @@ from marin import Config, Documents, FileRef, Placement, Records, Scores, Severa
 from marin.base.errors import CanonicalError, ConfigurationError
 from marin.graph.explain import changes
 from marin.graph.nearest import Earlier
-from marin.graph.plan import Plan, make_plan
+from marin.graph.plan import Plan, PlannedStep, make_plan, resolve
 from marin.graph.produced import Produced
 from marin.graph.recipe import Recipe, recipe_of, shard_fingerprint
 
@@ -97,17 +97,24 @@ def plan(steps: Sequence[Step[Any]], known: Known, files: tuple[FileRef, ...] = 
     return make_plan(steps, known, lambda patterns: files)
 
 
+def resolved(planned: Plan, step: PlannedStep) -> Recipe:
+    """Return the recipe of a step whose parents are all known."""
+    made = [planned.step(name).produced for name in step.parents]
+    return resolve(step.step, [each.digest for each in made if each is not None], step.pins, {})
+
+
 def run_all(steps: Sequence[Step[Any]], known: Known, digest: Any = None, files: tuple[FileRef, ...] = ()) -> list[str]:
     """Run a plan to its end, as an engine would; returns the names of what ran."""
     ran: list[str] = []
     while True:
-        ready = [step for step in plan(steps, known, files).steps if step.state == "run"]
+        planned = plan(steps, known, files)
+        ready = [step for step in planned.steps if step.state == "run"]
         if not ready:
             return ran
         for step in ready:
-            assert step.resolved is not None
-            out = digest(step.step) if digest else step.resolved.fingerprint
-            known.make(step.step.step_name(), step.resolved, out)
+            recipe = resolved(planned, step)
+            assert recipe.fingerprint == step.fingerprint
+            known.make(step.step.step_name(), recipe, digest(step.step) if digest else recipe.fingerprint)
             ran.append(step.name)
 
 
@@ -158,7 +165,7 @@ def test_plan_parent_with_other_output_is_the_cause_by_name():
     run_all([pipeline(value=1)], known)
     ran = plan([pipeline(value=2)], known)
     assert ran.step("fit").state == "unknown"
-    known.make("leaf", ran.step("leaf").resolved or ran.step("leaf").recipe, "other")
+    known.make("leaf", resolved(ran, ran.step("leaf")), "other")
     cause = plan([pipeline(value=2)], known).step("fit").cause
     assert cause is not None
     assert (cause.kind, cause.changes[0].path) == ("parent", "data[0]")

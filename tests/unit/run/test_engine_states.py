@@ -1,5 +1,6 @@
 """The engine's state machine over a scripted backend: losses, budgets, commits that outlive their worker."""
 
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from marin.run.backend import Ended
 from marin.run.backends.inline import InlineBackend, InlineWorkers
 from marin.run.order import Order
 from marin.run.retry import Cause
+from marin.store import Heartbeat, Lease, Leases, Store
 
 
 class Number(Step[Value[int]]):
@@ -41,6 +43,13 @@ class LossyBackend(InlineBackend):
         if self.after_commit:
             execute(order, lambda: step, InlineWorkers())
         return [Ended(order.identity.attempt, cause=Cause.LOST, message="the worker was killed")]
+
+
+class Double(Step[Value[int]]):
+    number: Step[Value[int]]
+
+    def run(self, ctx: Context) -> Value[int]:
+        return Value.write(ctx.output, 2 * ctx.load(self.number).value)
 
 
 class ForbiddenBackend(InlineBackend):
@@ -91,3 +100,47 @@ def test_engine_user_exception_is_not_retried(tmp_path):
 
     with pytest.raises(StepError, match="ValueError: bad"):
         api.run(Bad(number=1).on(retries=5), store=tmp_path, backend="inline")
+
+
+@pytest.fixture
+def busy(tmp_path):
+    """A store in which another live run makes `Number(number=1)`."""
+    store = Store.open(str(tmp_path), write=True)
+    heartbeat = Heartbeat(store, "20260101-000000-other")
+    heartbeat.start()
+    leases = Leases(store, "20260101-000000-other", user="ada")
+    fingerprint = api.plan([Number(number=1)], store=tmp_path).steps[0].fingerprint
+    lease = leases.acquire("number", fingerprint)
+    assert isinstance(lease, Lease)
+    yield tmp_path, leases, lease
+    heartbeat.stop()
+
+
+def _run_beside(busy, on_busy):
+    steps = [Double(number=Number(number=1)), Double(number=Number(number=2)).named("other")]
+    result = api.run_plan(api.plan(steps, store=busy[0]), store=busy[0], backend="inline", on_busy=on_busy)
+    return result, {step.name: step.state for step in result.steps}
+
+
+def test_engine_busy_step_is_left_to_the_other_run_and_the_rest_goes_on(busy):
+    result, states = _run_beside(busy, "skip")
+    assert result.state == "failed"
+    assert states == {"number": "blocked", "double": "blocked", "number-2": "done", "other": "done"}
+    assert "run 20260101-000000-other of ada@" in result.step("number").error["message"]
+    assert result.step("double").error["message"] == "needs number"
+
+
+def test_engine_busy_step_fails_when_asked(busy):
+    result, states = _run_beside(busy, "fail")
+    assert states == {"number": "failed", "double": "blocked", "number-2": "done", "other": "done"}
+    assert result.step("number").error["message"].startswith("busy: run 20260101-000000-other")
+    with pytest.raises(StepError, match="busy"):
+        api.raise_unless_done(result)
+
+
+def test_engine_busy_step_is_waited_for(busy):
+    _, leases, lease = busy
+    timer = threading.Timer(0.5, leases.release, [lease])
+    timer.start()
+    assert _run_beside(busy, "wait")[0].state == "done"
+    timer.join()

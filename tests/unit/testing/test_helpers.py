@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 import marin
 from marin import Context, Documents, Shard, Step, Table
 from marin.data.documents import iter_texts
-from marin.testing import Clock, Clocks, Point, killed, traced, words
+from marin.testing import Clock, Clocks, Point, Script, words
 
 
 def test_clocks_pass_time_together_and_stay_apart():
@@ -59,11 +59,18 @@ for name in ("before", "one", "two", "three"):
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "script.py"
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Script]:
+    path = tmp_path_factory.mktemp("script") / "script.py"
     path.write_text(SCRIPT)
-    (tmp_path / "out").mkdir()
-    return path
+    with Script(path) as script:
+        yield script
 
 
 KILLED = {
@@ -74,23 +81,25 @@ KILLED = {
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_killed_at_a_named_point(script: Path, name: str):
+def test_script_is_killed_at_a_named_point(script: Script, out: Path, name: str):
     point, left = KILLED[name]
-    folder = script.parent / "out"
-    assert killed(script, [str(folder)], point)
-    assert set(os.listdir(folder)) == left
+    assert script.killed([str(out)], point)
+    assert set(os.listdir(out)) == left
 
 
-def test_killed_tells_when_the_point_was_not_reached(script: Path):
-    folder = script.parent / "out"
-    assert not killed(script, [str(folder)], Point("os.rename", nth=4))
-    assert set(os.listdir(folder)) == {"before", "one", "two", "three"}
-    with pytest.raises(subprocess.CalledProcessError):
-        killed(script, [str(folder / "absent")], Point("os.rename"))
+def test_script_tells_when_the_point_was_not_reached(script: Script, out: Path):
+    assert not script.killed([str(out)], Point("os.rename", nth=4))
+    assert set(os.listdir(out)) == {"before", "one", "two", "three"}
 
 
-def test_traced_lists_the_events_since_the_start(script: Path):
-    events = traced(script, [str(script.parent / "out")], script.parent / "trace")
+def test_script_that_fails_of_itself_raises_with_what_it_printed(script: Script, out: Path):
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        script.killed([str(out / "absent")], Point("os.rename"))
+    assert "FileNotFoundError" in caught.value.output
+
+
+def test_script_traced_lists_the_events_since_the_start(script: Script, out: Path):
+    events = script.traced([str(out)])
     assert [event[0] for event in events if event[0] == "os.rename"] == ["os.rename"] * 3
     assert events[0] == ["marin.testing.start"]
 
