@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from marin.graph.loaded import is_first_party_file
 from marin.graph.source import Import, normal_form, references
@@ -27,6 +27,7 @@ Stamps: TypeAlias = dict[str, tuple[str | int, ...]]
 
 _known: dict[tuple[str, str], tuple["SourceDigest | None", Stamps]] = {}
 
+_MOST_REEXPORTS = 50  # a circle of them ends somewhere
 DECIDING_ROOMS = ("data", "evaluate", "export", "model", "steps", "train")
 
 
@@ -41,6 +42,13 @@ class SourceDigest:
     """`module.name` to its source text."""
     modules: dict[str, str]
     """Module name to its whole text."""
+
+
+class Place(NamedTuple):
+    """A definition, or a module when `name` is empty."""
+
+    module: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ def source_digest(module: str, name: str) -> SourceDigest | None:
     known = _known.get((module, name))
     if known is None or known[1] != _stamps(known[1]):
         _module.cache_clear()
-        _defined.cache_clear()
+        _member.cache_clear()
         known = _known[module, name] = _computed(module, name)
     return known[0]
 
@@ -72,8 +80,8 @@ def _computed(module: str, name: str) -> tuple[SourceDigest | None, Stamps]:
     found = _module(module)
     if found is None or name not in found.definitions:
         return None, {}
-    waiting = deque([(module, name)])
-    met = {(module, name): None}
+    waiting = deque([Place(module, name)])
+    met = {waiting[0]: None}
     forms: dict[str, str] = {}
     texts: dict[str, str] = {}
     homes: dict[str, _Module] = {}
@@ -109,8 +117,8 @@ def _stamp(file: Path | None) -> tuple[str | int, ...]:
     return str(file), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def _reached(statement: ast.stmt, home: _Module) -> Iterator[tuple[str, str]]:
-    """Yield the definitions that a statement names, as (module, name)."""
+def _reached(statement: ast.stmt, home: _Module) -> Iterator[Place]:
+    """Yield the definitions that a statement names."""
     local = {each.name: each for each in references(statement).imports}
     for node in ast.walk(statement):
         if isinstance(node, ast.Name | ast.Attribute) and (chain := _chain(node)):
@@ -119,39 +127,39 @@ def _reached(statement: ast.stmt, home: _Module) -> Iterator[tuple[str, str]]:
                 yield found
 
 
-def _target(chain: tuple[str, ...], home: _Module, local: dict[str, Import]) -> tuple[str, str] | None:
+def _target(chain: tuple[str, ...], home: _Module, local: dict[str, Import]) -> Place | None:
     """Return the definition that a dotted name stands for; None for a library's, a builtin, or a local variable."""
     name, *rest = chain
-    bound = local.get(name) or (None if name in home.definitions else home.imports.get(name))
-    if bound is None:
-        return _defined(home.name, name)
-    module = importlib.util.resolve_name(bound.module, home.package)
-    if bound.attribute is None:
-        current = bound.name if bound.top else module
-    elif found := _defined(module, bound.attribute):
-        return found
-    else:
-        current = f"{module}.{bound.attribute}"
+    found = _imported(local[name], home.package) if name in local else _member(home.name, name)
     for attribute in rest:
-        if found := _defined(current, attribute):
-            return found
-        current = f"{current}.{attribute}"
-    return None
+        if found is None or found.name:
+            break
+        found = _member(found.module, attribute)
+    return found if found is not None and found.name else None
+
+
+def _imported(bound: Import, package: str, depth: int = 0) -> Place | None:
+    """Return what an import binds."""
+    module = importlib.util.resolve_name(bound.module, package)
+    if bound.attribute is None:
+        return Place(bound.name if bound.top else module, "")
+    return _member(module, bound.attribute, depth)
 
 
 @functools.lru_cache(maxsize=65536)
-def _defined(module: str, name: str) -> tuple[str, str] | None:
-    """Return where a name of a module is defined, following re-exports."""
-    home = _module(module)
-    if home is None:
-        return None
-    if name in home.definitions:
-        return module, name
-    if name in home.imports and home.imports[name].attribute is not None:
-        bound = home.imports[name]
-        return _defined(importlib.util.resolve_name(bound.module, home.package), str(bound.attribute))
-    starred = (_defined(importlib.util.resolve_name(star, home.package), name) for star in home.stars)
-    return next((found for found in starred if found is not None), None)
+def _member(module: str, name: str, depth: int = 0) -> Place | None:
+    """Return what a name of a module stands for, following re-exports: a definition or a module."""
+    home = _module(module) if depth < _MOST_REEXPORTS else None
+    if home is not None:
+        if name in home.definitions:
+            return Place(module, name)
+        if name in home.imports:
+            return _imported(home.imports[name], home.package, depth + 1)
+        for star in home.stars:
+            if found := _member(importlib.util.resolve_name(star, home.package), name, depth + 1):
+                return found
+    below = f"{module}.{name}"
+    return Place(below, "") if _file(below) is not None else None
 
 
 def _home(name: str) -> _Module:

@@ -32,7 +32,7 @@ class Import(NamedTuple):
 def import_of(head: str) -> Import | None:
     """Return the import that the first part of a chain stands for; None for a plain name."""
     if head.endswith("!"):
-        return Import(head[:-1].split(".")[0], head[:-1], None, True)
+        return Import(head[:-1].split(".", 1)[0], head[:-1], None, True)
     module, colon, attribute = head.partition(":")
     return Import(attribute or module, module, attribute or None) if colon else None
 
@@ -88,6 +88,8 @@ class Piece(NamedTuple):
     """`hints`, `docs`: what it reads of other definitions."""
     untracked: tuple[str, ...]
     """Dynamic references such as `getattr in line 3`, whose target no reader can know."""
+    binds: tuple[str, ...]
+    """What the body of a class binds."""
     handed: bool
     """Whether a decorator or base sees it when it is made."""
 
@@ -142,8 +144,9 @@ def constant(value: object) -> str:
         return f"(f{value.hex()})"
     if isinstance(value, complex):
         return f"(c{value.real.hex()} {value.imag.hex()})"
-    assert isinstance(value, bytes), f"no constant of Python's syntax: {type(value).__name__}"
-    return f"(b{value.hex()})"
+    if isinstance(value, bytes):
+        return f"(b{value.hex()})"
+    raise AssertionError(f"no constant of Python's syntax: {type(value).__name__}")
 
 
 def digest(text: str) -> str:

@@ -102,6 +102,7 @@ class Notes:
             tuple(sorted(set(noted.get("stored", ())))),
             tuple(word for word, words in _READS.items() if words & read),
             tuple(noted.get("untracked", ())),
+            tuple(dict.fromkeys(name for at, names in noted.get("binds", ()) if at is node for name in names)),
             any(getattr(node, name, None) for name in ("decorator_list", "bases", "keywords")),
         )
 
@@ -135,7 +136,7 @@ class Notes:
         if not attribute or not names or names & _MAKES_CLASSES or (self.metaclass and names & _MAKES_OBJECTS):
             return
         makers = [function for function in self.functions if getattr(function, "name", "") in _MAKES_OBJECTS]
-        if not (assigned and chain in map(_first_parameter, makers)):  # `self.x = x` makes an object
+        if not assigned or chain not in [_first_parameter(maker) for maker in makers]:  # `self.x = x` makes an object
             self.events.append(("stored", attribute))
 
     def enter(self, scope: Scope) -> Scope:
@@ -147,6 +148,8 @@ class Notes:
         """End a scope: what it does not bind itself is read and changed around it."""
         scope, self.scope = self.scope, around
         bound = set() if scope.kind == "class" else {*scope.bound, *scope.params}
+        if scope.kind == "class":
+            self.events.append(("binds", (scope.node, tuple(scope.bound))))
         for chain in scope.loads:
             if chain[0] in scope.globals:
                 self.events.append(("load", chain))

@@ -1,12 +1,14 @@
 """The log of an attempt or a rank: everything printed, kept in the store while it is written.
 
 On a local store the file grows in place. Object stores cannot append: there a local file is copied up every few
-seconds and at the end. A worker redirects its file descriptors, so that what libraries print in C is caught; a
-run in the user's own process only copies, so that the terminal and a debugger keep working.
+seconds and at the end; a copy that the storage refuses costs the log, never the work. A worker redirects its file
+descriptors, so that what libraries print in C is caught; a run in the user's own process only copies, so that the
+terminal and a debugger keep working.
 """
 
 import contextlib
 import io
+import logging
 import os
 import sys
 import tempfile
@@ -16,6 +18,9 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from marin import fs
+from marin.base.errors import StoreError
+
+logger = logging.getLogger(__name__)
 
 MIRROR_SECONDS = 5.0
 
@@ -47,18 +52,26 @@ class AttemptLog:
         if self._mirrored:
             self._closing.set()
             self._thread.join()
-            self._copy()
-            self._path.unlink()
+            if self._copy():
+                self._path.unlink()
+            else:
+                logger.warning("the log is kept on this machine, in %s", self._path)
 
     def _mirror(self) -> None:
         while not self._closing.wait(MIRROR_SECONDS):
             self._copy()
 
-    def _copy(self) -> None:
+    def _copy(self) -> bool:
+        """Whether all that was written is in the store now."""
         data = self._path.read_bytes()
         if len(data) != self._copied:
-            fs.replace(self.url, data)
+            try:
+                fs.replace(self.url, data)
+            except StoreError as error:
+                logger.warning("the log could not be copied to the store (%s)", error)
+                return False
             self._copied = len(data)
+        return True
 
 
 @contextlib.contextmanager

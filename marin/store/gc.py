@@ -19,7 +19,7 @@ from marin.fs.aged import Aged, delete_empty_folder, delete_empty_folders, list_
 from marin.store import former, layout, manifest, unlisted
 from marin.store.garbage import Garbage, Verdict, judge
 from marin.store.heartbeat import Heartbeat
-from marin.store.inventory import Inventory, epoch_of, take_inventory
+from marin.store.inventory import COLLECTOR, Inventory, epoch_of, take_inventory
 from marin.store.lease import TTL_SECONDS, Holder, Leases
 from marin.store.pins import pins
 from marin.store.presence import THREADS
@@ -79,7 +79,7 @@ def collect(
 
     `policy_at` is given the store's own time. Raises StoreError while another collector works.
     """
-    run = f"gc-{new_run_id()}"
+    run = f"{COLLECTOR}{new_run_id()}"
     room = _Room(layout.gc_folder(store.url))
     heartbeat = Heartbeat(room, run)
     heartbeat.start()

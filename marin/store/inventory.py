@@ -21,6 +21,10 @@ from marin.store.runs import RunSeen, read_runs
 from marin.store.unlisted import Unlisted
 
 _SCHEMA_LINES = tuple(f'\n "schema": {records.SCHEMA}{end}'.encode() for end in (",", "\n"))  # a record's own
+COLLECTOR = "marin-gc-"
+"""How the ids of collectors begin, in the leases that they take."""
+
+_LONG_AGO = 1.0  # seconds since 1970; 0 would be unknown
 _PREFIX_PARTS = 3  # artifacts/<step>/<prefix>, and shards/<2 hex>/<fingerprint>
 
 
@@ -204,7 +208,12 @@ def _read_leases(found: Inventory) -> None:
     for url, data in fs.read_many(newest).items():
         owner, file = newest[url]
         lease = records.decode(data, "lease", where=url) or {}
-        owner.lease = LeaseSeen(str(lease.get("run", "")), file.modified)
+        run = str(lease.get("run", ""))
+        if run.startswith(COLLECTOR):
+            # Collectors work one at a time: this one was killed, and its lease is no sign of life, however young.
+            owner.leases[owner.leases.index(file)] = file._replace(modified=_LONG_AGO)
+        else:
+            owner.lease = LeaseSeen(run, file.modified)
 
 
 def _read_attempt_records(found: Inventory) -> None:

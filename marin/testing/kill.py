@@ -161,7 +161,7 @@ def _be_the_script(script: str, order: Mapping[str, Any], printed: int) -> NoRet
         code = 0
     finally:
         if code:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is an exception: it did not end well
+            sys.excepthook(*sys.exc_info())
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

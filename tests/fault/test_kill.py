@@ -9,7 +9,6 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
-from collections.abc import Callable
 from pathlib import Path
 
 import fault_pipeline
@@ -181,5 +180,3 @@ def test_kill_again_and_again_ends_all_the_same(trial: Trial, undisturbed: dict[
     check = Counter(trial.executed)
     assert check["0000"] == check["0001"] == check["squares"] / 2 == 1
     check_recovery(trial, undisturbed)
-
-

@@ -1,0 +1,145 @@
+"""Source digests of steps with a declared version: what they follow, what counts, and those of marin's own steps."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import marin
+from marin.graph.declared import source_digest
+from marin.graph.step import Step
+
+GOLDEN = {
+    "CompressionBaseline": "",
+}
+"""Source digest of each of marin's own steps, first 16 digits, by version.
+
+A difference means that code which decides what a step puts out has changed. Decide: does the output still mean the
+same, bit for bit where the step promises that? Then write the new digest here. Does it not? Raise the step's `version`
+first, so that nobody is handed an old result for the new meaning.
+"""
+
+
+def own_steps() -> dict[str, type[Step]]:
+    return {
+        name: kind
+        for name in vars(marin)
+        if isinstance(kind := getattr(marin, name), type) and issubclass(kind, Step) and kind is not Step
+    }
+
+
+def test_every_step_of_marin_declares_a_version_and_its_source_is_the_one_decided_on():
+    found = {}
+    for name, kind in own_steps().items():
+        source = source_digest(kind.__module__, kind.__qualname__)
+        assert source is not None
+        found[name] = f"{kind.version} {source.digest[:16]}"
+    assert found == GOLDEN
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write files into a package of this test's own; returns what gives the digest of `lab.Vow`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def digest(**files: str):
+        for name, text in files.items():
+            file = tmp_path / (name.replace("__", "/") + ".py")
+            file.parent.mkdir(exist_ok=True)
+            (file.parent / "__init__.py").touch()
+            file.write_text(text)
+        importlib.invalidate_caches()
+        return source_digest("lab.step", "Vow")
+
+    return digest
+
+
+STEP = """
+from lab import tools
+from lab.config import Schedule
+from lab.numbers import BASE as base
+
+class Vow:
+    version = 1
+    schedule: Schedule
+
+    def run(self, ctx):
+        from lab.late import finish
+        return finish(tools.deep.double(base), self.schedule)
+"""
+FILES = {
+    "lab__step": STEP,
+    "lab__tools": "from lab import deep\n",
+    "lab__deep": "import json\n\ndef double(x):\n    return helper(x) * 2\n\n"
+    "def helper(x):\n    return json.loads('1')\n",
+    "lab__numbers": "BASE = 3\nOTHER = 4\n",
+    "lab__late": "def finish(x: 'int', schedule):\n    return x\n",
+    "lab__config": "class Schedule:\n    def lr(self, step):\n        return step\n",
+}
+
+
+def test_source_digest_follows_modules_late_imports_and_classes_of_fields(package):
+    found = package(**FILES)
+    assert sorted(found.definitions) == [
+        "lab.config.Schedule",
+        "lab.deep.double",
+        "lab.deep.helper",
+        "lab.late.finish",
+        "lab.numbers.BASE",
+        "lab.step.Vow",
+    ]
+    assert found.texts["lab.numbers.BASE"] == "BASE = 3"
+    assert found.modules["lab.numbers"] == FILES["lab__numbers"]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("lab__deep", "* 2", "* 3"),
+        ("lab__deep", "json.loads('1')", "json.loads('2')"),
+        ("lab__numbers", "BASE = 3", "BASE = 4"),
+        ("lab__late", "return x", "return -x"),
+        ("lab__config", "return step", "return -step"),
+        ("lab__step", "version = 1", "version = 2"),
+    ],
+)
+def test_source_digest_changes_with_what_is_reached(package, file: str, old: str, new: str):
+    before = package(**FILES).digest
+    assert package(**{file: FILES[file].replace(old, new)}).digest != before
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("lab__numbers", "OTHER = 4", "OTHER = 5"),
+        ("lab__deep", "return helper(x) * 2", "return (helper(x)\n            * 2)  # twice"),
+        ("lab__late", "x: 'int'", "x: 'float'"),
+        ("lab__config", "    def lr", '    """A schedule."""\n\n    def lr'),
+    ],
+)
+def test_source_digest_stays_for_what_is_not_reached_and_for_looks(package, file: str, old: str, new: str):
+    before = package(**FILES).digest
+    assert package(**{file: FILES[file].replace(old, new)}).digest == before
+
+
+def test_source_digest_stays_when_a_definition_moves(package):
+    before = package(**FILES).digest
+    moved = package(lab__far="BASE = 3\n", lab__step=STEP.replace("lab.numbers", "lab.far"))
+    assert moved.digest == before
+
+
+def test_source_digest_of_train_imports_no_torch():
+    text = (
+        "import sys, marin; from marin.graph.declared import source_digest\n"
+        "source_digest('marin.steps.train', 'Train')\n"
+        "assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules and 'ray' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+
+
+def test_source_digest_of_a_class_without_a_file_is_none():
+    assert source_digest("nowhere.at_all", "X") is None
+    assert source_digest("marin.steps.train", "Nothing") is None
