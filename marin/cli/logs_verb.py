@@ -42,9 +42,9 @@ def attempt_logs(store: Store, run: str, step: str | None) -> list[dict[str, str
         raise ConfigurationError(f"run {run} has no step `{step}`", hint=hint)
     attempts: dict[str, tuple[str, str]] = {}
     for event in EventReader(store.url, run).poll():
-        if event.get("attempt") and step in (None, event.get("name")):
-            folder = store.attempt_folder(str(event["step"]), str(event["fingerprint"]), str(event["attempt"]))
-            attempts.setdefault(str(event["attempt"]), (str(event["name"]), folder))
+        who = [str(event.get(key) or "") for key in ("name", "step", "fingerprint", "attempt")]
+        if all(who) and step in (None, who[0]):
+            attempts.setdefault(who[3], (who[0], store.attempt_folder(*who[1:])))
     return [
         {"name": name, "attempt": attempt, "file": file, "text": text}
         for attempt, (name, folder) in attempts.items()

@@ -29,7 +29,7 @@ read_from_option = click.option(
     "--read-from",
     "read_from",
     multiple=True,
-    help="Store to read from as well, never written to; repeatable, asked in order.",
+    help="Read-only store to ask next; repeatable.",
     metavar="URL",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to standard output.")
@@ -37,13 +37,13 @@ on_drift_option = click.option(
     "--on-drift",
     type=click.Choice(["warn", "rerun", "fail"]),
     default=lambda: "fail" if os.environ.get("CI", "").lower() not in ("", "0", "false") else "warn",
-    help="What becomes of results whose step's source changed under its declared version; `fail` where CI is set.",
+    help="On changed source under a declared version.",
 )
 on_busy_option = click.option(
     "--on-busy",
     type=click.Choice(["wait", "skip", "fail"]),
     default="wait",
-    help="What to do about a step that another run is making.",
+    help="On a step that another run is making.",
 )
 pattern_option = click.option(
     "-k", "pattern", help="Only steps whose name matches, and what they need.", metavar="PATTERN"

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from marin.graph.loaded import is_first_party_file
-from marin.graph.source import Import, normal_form, references
+from marin.graph.piece import Import
+from marin.graph.source import normal_form, references
 
 Stamps: TypeAlias = dict[str, tuple[str | int, ...]]
 

@@ -7,25 +7,73 @@ says now is refused, never fingerprinted as something that does not run. It impo
 
 import importlib
 import importlib.util
+import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, TypeAlias
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, TypeAlias
 
 from marin.base.errors import CanonicalError
-from marin.graph.source import NO_SOURCE, ModuleSource, parse
+from marin.graph.parsed import Memo, code_key, default_memo, parsed
+from marin.graph.piece import Import, Piece
+from marin.graph.source import ModuleSource, parse
 
 Globals: TypeAlias = Mapping[str, Any]  # Any: a module's namespace holds anything
-Codes: TypeAlias = frozenset[object] | None
 
 _INSTALLED = {"site-packages", "dist-packages"}
-_read: dict[str, tuple[object, ModuleSource, Codes, bytes]] = {}
-"""By file: what it was loaded as, what it says, its code objects (None where an import hook rewrites them), and its bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """One source text as it was loaded: a file, or a cell of a notebook."""
+
+    data: bytes
+    source: ModuleSource
+    codes: frozenset[str] | None = None
+    """Keys of the code that it compiles to; None where an import hook rewrites it."""
+
+
+class Place(NamedTuple):
+    """Where a piece stands."""
+
+    text: Text
+    number: int
+
+    @property
+    def piece(self) -> Piece:
+        """The piece."""
+        return self.text.source.pieces[self.number]
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """What a module says: its file, or all cells of a notebook."""
+
+    definitions: Mapping[str, Sequence[Place]]
+    touching: Mapping[str, Sequence[Place]]
+    imports: Mapping[str, Sequence[Import]]
+    stars: Sequence[str]
+    handed: frozenset[str]
+    needs: Sequence[tuple[str, str | None]]
+    text: Text | None
+    """The file's; None in a notebook."""
+    length: int = 0
+    """How many cells there were."""
+
+
+NOWHERE = Home({}, {}, {}, (), frozenset(), (), None)
+
+_homes: dict[str, tuple[object, Home]] = {}
+"""By file: what it was loaded as, and what it says."""
+_cells: dict[str, Text] = {}
+"""By text: cells of notebooks."""
+_memo = Memo(None)
 
 
 def is_first_party(space: Globals) -> bool:
@@ -33,38 +81,149 @@ def is_first_party(space: Globals) -> bool:
     name, file = space.get("__name__") or "", space.get("__file__")
     if name.split(".")[0] == "marin":
         return False
-    return is_first_party_file(file) and file.endswith(".py") if file else name == "__main__"
+    if file:
+        return is_first_party_file(file) and file.endswith(".py")
+    folders = [str(folder) for folder in space.get("__path__") or ()]  # of a package without `__init__.py`
+    return name == "__main__" or any(map(is_first_party_file, folders))
 
 
 @lru_cache(maxsize=65536)
 def is_first_party_file(path: str) -> bool:
     """Whether a file or folder is neither installed nor the standard library's."""
-    standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     found = Path(path)
-    return not _INSTALLED.intersection(found.parts) and not any(found.is_relative_to(folder) for folder in standard)
+    return not _INSTALLED.intersection(found.parts) and not any(found.is_relative_to(each) for each in _standard())
 
 
-def source_of(space: Globals) -> ModuleSource:
-    """Return what the file of a module said when it was loaded; nothing for a notebook's cells."""
-    return _source_and_codes(space)[0]
+@lru_cache(maxsize=1)
+def _standard() -> tuple[str, str]:
+    return sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
 
 
-def bytes_of(space: Globals) -> bytes:
-    """Return the bytes of a module's file as it was loaded; empty for a notebook's cells."""
-    return _source_and_codes(space)[2]
+def space_of(kind: type) -> Globals:
+    """Return the globals of the module that a class names as its own; empty when it is not loaded."""
+    module = sys.modules.get(kind.__module__)
+    return {} if module is None else vars(module)
+
+
+def home_of(space: Globals) -> Home:
+    """Return what a module said when it was loaded."""
+    file = space.get("__file__")
+    if not file:
+        return _notebook(space)
+    if not file.endswith(".py"):
+        return NOWHERE
+    loaded_as = space.get("__spec__") or space  # a new spec is made at every import and reload; a script has none
+    known = _homes.get(file)
+    if known is None or known[0] is not loaded_as:
+        known = _homes[file] = loaded_as, _read(file, space)
+    return known[1]
+
+
+def keep_parsed() -> None:
+    """Remember on disk what was parsed."""
+    _memo.keep()
+
+
+def memo() -> Memo:
+    """Return the memory of parsed files, where the environment says that it is."""
+    global _memo  # noqa: PLW0603
+    path = default_memo()
+    if _memo.path != path:
+        _memo = Memo(path)
+    return _memo
+
+
+def _read(file: str, space: Globals) -> Home:
+    try:
+        data = Path(file).read_bytes()
+        found = parsed(data, memo())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise CanonicalError(
+            f"{file} cannot be read again, so its code cannot be fingerprinted: {error}",
+            where=str(space.get("__name__")),
+            hint="put the file back as it was, or start Python again",
+        ) from error
+    plain = type(space.get("__loader__")) is SourceFileLoader
+    return _home([Text(data, found.source, found.codes if plain else None)])
+
+
+def _home(texts: Sequence[Text]) -> Home:
+    """Return what texts say together, where a later one binds names anew."""
+    definitions: dict[str, list[Place]] = {}
+    touching: dict[str, list[Place]] = {}
+    imports: dict[str, Sequence[Import]] = {}
+    for text in texts:
+        source = text.source
+        for name in source.imports:
+            definitions.pop(name, None)
+        for name, numbers in source.definitions.items():
+            if name in definitions and not _fills(name, source.pieces[numbers[0]]):
+                definitions[name] = []
+            definitions.setdefault(name, []).extend(Place(text, number) for number in numbers)
+        for name, numbers in source.touching.items():
+            touching.setdefault(name, []).extend(Place(text, number) for number in numbers)
+        imports.update(source.imports)
+    sources = [text.source for text in texts]
+    return Home(
+        definitions,
+        touching,
+        imports,
+        tuple(star for source in sources for star in source.stars),
+        frozenset().union(*(source.handed for source in sources)),
+        tuple(need for source in sources for need in source.needs),
+        texts[0] if texts else None,
+    )
+
+
+def _fills(name: str, piece: Piece) -> bool:
+    """Whether a piece adds to what a name stands for rather than binding it anew."""
+    if piece.kind in {"function", "class"}:
+        return piece.name != name
+    return name in {chain[0] for chain in piece.changes} or (name,) in piece.names
+
+
+def _notebook(space: Globals) -> Home:
+    """Return what the cells say that were executed so far: IPython keeps them in `In`."""
+    cells = space.get("In")
+    if not isinstance(cells, list):
+        return NOWHERE
+    key = f"notebook {id(cells)}"
+    known = _homes.get(key)
+    if known is None or known[0] is not cells or known[1].length != len(cells):
+        texts = [text for cell in cells if isinstance(cell, str) and (text := _cell(cell)) is not None]
+        known = _homes[key] = cells, replace(_home(texts), text=None, length=len(cells))
+    return known[1]
+
+
+def _cell(text: str) -> Text | None:
+    """Return a cell as a text; None when it is no Python."""
+    if text not in _cells:
+        try:
+            _cells[text] = Text(text.encode(), parse(text))
+        except (SyntaxError, ValueError):
+            return None
+    return _cells[text]
 
 
 def stands_in_its_file(function: FunctionType) -> bool:
     """Whether a function was compiled from its module's file; generated code and notebook cells were not."""
-    file = function.__globals__.get("__file__")
-    return file is not None and os.path.abspath(function.__code__.co_filename) == os.path.abspath(file)
+    file, compiled = function.__globals__.get("__file__"), function.__code__.co_filename
+    return file is not None and (compiled == file or os.path.abspath(compiled) == os.path.abspath(file))
+
+
+def text_of(function: FunctionType) -> Text | None:
+    """Return the text that a function was compiled from; None when there is none, as for what `exec` made."""
+    if stands_in_its_file(function):
+        return home_of(function.__globals__).text
+    lines = linecache.getlines(function.__code__.co_filename)
+    return _cell("".join(lines)) if lines else None
 
 
 def check_loaded(function: FunctionType) -> None:
     """Raise CanonicalError if a function in memory is not what its file says."""
     space, code = function.__globals__, function.__code__
-    codes = _source_and_codes(space)[1] if stands_in_its_file(function) else None
-    if codes is not None and _code_key(code) not in codes:
+    text = home_of(space).text if stands_in_its_file(function) else None
+    if text is not None and text.codes is not None and code_key(code) not in text.codes:
         raise CanonicalError(
             f"{code.co_filename} was edited after it was imported, so the code that runs is not what it says",
             where=f"{space.get('__name__')}.{code.co_qualname}",
@@ -75,7 +234,7 @@ def check_loaded(function: FunctionType) -> None:
 def origin(space: Globals, name: str) -> tuple[Globals, str] | None:
     """Return the module that binds `name` and the name there, following `from x import y`; None for a library's."""
     for _ in range(100):  # a circle of imports ends somewhere
-        found = None if name in source_of(space).definitions else _imported(space, name)
+        found = None if name in home_of(space).definitions else imported(space, name)
         if found is None:
             return space, name
         space, name = found
@@ -84,10 +243,39 @@ def origin(space: Globals, name: str) -> tuple[Globals, str] | None:
     return space, name
 
 
-def imported_origin(space: Globals, name: str) -> tuple[Globals, str] | None:
-    """Return where a name comes from that is both bound and imported, as in `try: from x import y`."""
-    found = _imported(space, name)
-    return origin(*found) if found and is_first_party(found[0]) else None
+def imported(space: Globals, name: str) -> tuple[Globals, str] | None:
+    """Return where a name comes from that a module imports; None if it does not import it from a loaded module."""
+    home, package = home_of(space), space.get("__package__") or ""
+    asked = [(each.module, each.attribute) for each in home.imports.get(name, ()) if each.attribute is not None]
+    for module, attribute in [*reversed(asked), *((star, name) for star in home.stars)]:
+        found = sys.modules.get(_absolute(module, package))
+        if found is not None and attribute in vars(found) and vars(found)[attribute] is space.get(name, found):
+            return vars(found), attribute
+    return None
+
+
+def libraries(space: Globals, name: str) -> list[str]:
+    """Return what a module imports under a name from where nothing is followed, as written: `json.loads`."""
+    home, package = home_of(space), space.get("__package__") or ""
+    found = []
+    for each in home.imports.get(name, ()):
+        module = each.name if each.top else _absolute(each.module, package)
+        loaded = sys.modules.get(module)
+        if loaded is None or not is_first_party(vars(loaded)):
+            found.append(f"{module}:{each.attribute or ''}")
+    if name not in home.imports and name not in home.definitions:
+        for star in home.stars:
+            loaded = sys.modules.get(_absolute(star, package))
+            if loaded is not None and name in vars(loaded) and not is_first_party(vars(loaded)):
+                found.append(f"{star}:{name}")
+    return found
+
+
+def _absolute(module: str, package: str) -> str:
+    try:
+        return importlib.util.resolve_name(module, package)
+    except ImportError:  # a relative import of a script, which failed when it was executed
+        return module
 
 
 def first_party_module(name: str, package: str) -> ModuleType | None:
@@ -106,59 +294,3 @@ def first_party_module(name: str, package: str) -> ModuleType | None:
     if not places or not is_first_party_file(str(places[0])):
         return None
     return importlib.import_module(absolute)
-
-
-def _imported(space: Globals, name: str) -> tuple[Globals, str] | None:
-    source, package = source_of(space), space.get("__package__") or ""
-    asked = [(source.imports[name].module, str(source.imports[name].attribute))] if name in source.imports else []
-    for module, attribute in [*asked, *((star, name) for star in source.stars)]:
-        found = sys.modules.get(importlib.util.resolve_name(module, package))
-        if found is not None and attribute in vars(found):
-            return vars(found), attribute
-    return None
-
-
-def _source_and_codes(space: Globals) -> tuple[ModuleSource, Codes, bytes]:
-    file = space.get("__file__")
-    if not file or not file.endswith(".py"):
-        return NO_SOURCE, None, b""
-    loaded_as = space.get("__spec__") or space  # a new spec is made at every import and reload; a script has none
-    known = _read.get(file)
-    if known is None or known[0] is not loaded_as:
-        try:
-            text = Path(file).read_bytes()
-            source = parse(text)
-        except (OSError, SyntaxError) as error:
-            raise CanonicalError(
-                f"{file} cannot be read again, so its code cannot be fingerprinted: {error}",
-                where=str(space.get("__name__")),
-                hint="put the file back as it was, or start Python again",
-            ) from error
-        plain = type(space.get("__loader__")) is SourceFileLoader
-        known = _read[file] = (loaded_as, source, _codes(text, file) if plain else None, text)
-    return known[1:]
-
-
-def _codes(text: bytes, file: str) -> frozenset[object]:
-    found: set[object] = set()
-    waiting = [compile(text, file, "exec", dont_inherit=True)]
-    while waiting:
-        inside = [constant for constant in waiting.pop().co_consts if isinstance(constant, CodeType)]
-        found.update(map(_code_key, inside))
-        waiting += inside
-    return frozenset(found)
-
-
-def _code_key(code: CodeType) -> object:
-    constants = tuple(map(_constant_key, code.co_consts))
-    return (code.co_qualname, code.co_firstlineno, code.co_code, code.co_names, constants)
-
-
-def _constant_key(value: object) -> object:
-    if isinstance(value, CodeType):
-        return _code_key(value)
-    if isinstance(value, tuple):
-        return tuple(map(_constant_key, value))
-    if isinstance(value, frozenset):
-        return frozenset(map(_constant_key, value))
-    return (type(value), repr(value))

@@ -10,59 +10,53 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TypeAlias
 
-from marin.graph.loaded import Globals, bytes_of, is_first_party, source_of
+from marin.graph.loaded import Globals, Place, home_of, is_first_party
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """A line as Python's tokenizer counts them: a form feed ends none."""
 
 
-class Passage(NamedTuple):
-    """Where a definition stands: lines of a module, or a text of its own when it stands in no file."""
-
-    name: str
-    space: Globals
-    text: bytes
-    """Of the whole module, as it was loaded."""
-    spans: tuple[tuple[int, int], ...]
-    """First and last line, counted from 1."""
+Places: TypeAlias = Iterable[tuple[str, Iterable[tuple[Globals, Place]]]]
+"""Names of definitions, and where each stands."""
 
 
-def texts(passages: Iterable[Passage]) -> dict[str, str]:
+def texts(places: Places) -> dict[str, str]:
     """Return the text of each definition that has one, whole lines, its decorators included."""
-    lines: dict[bytes, list[str]] = {}
+    lines: dict[int, list[str]] = {}
     found: dict[str, str] = {}
-    for passage in passages:
-        if passage.spans:
-            if passage.text not in lines:
-                lines[passage.text] = _LINE.findall(_decoded(passage.text))
-            inside = [lines[passage.text][first - 1 : last] for first, last in passage.spans]
-            before = found.get(passage.name, "")
-            found[passage.name] = before + "".join(line for part in inside for line in part)
+    for name, stands in places:
+        spans = dict.fromkeys(
+            (place.text, place.piece.first, place.piece.last) for _, place in stands if place.piece.kind != "condition"
+        )
+        for text, first, last in spans:
+            if id(text) not in lines:
+                lines[id(text)] = _LINE.findall(_decoded(text.data))
+            found[name] = found.get(name, "") + "".join(lines[id(text)][first - 1 : last])
     return found
 
 
-def modules(passages: Iterable[Passage]) -> dict[str, str]:
-    """Return the text of the modules of these passages, of their packages, and of all first-party code they import."""
-    found: dict[str, bytes] = {}
+def modules(places: Places) -> dict[str, str]:
+    """Return the text of the modules of these definitions, of their packages, and of all first-party code they import.
+
+    Of a notebook it is the cells that are reached, in the order in which they are.
+    """
+    found: dict[str, dict[bytes, None]] = {}
     waiting: list[Globals] = []
-    for passage in passages:
-        name = str(passage.space.get("__name__"))
+    for space, place in (each for _, stands in places for each in stands):
+        name = str(space.get("__name__"))
         if name not in found:
-            waiting.append(passage.space)
-        if passage.space.get("__file__"):
-            found[name] = passage.text
-        elif passage.text not in found.get(name, b""):  # a notebook's cells, in the order in which they are reached
-            found[name] = found.get(name, b"") + passage.text
+            waiting.append(space)
+        found.setdefault(name, {})[place.text.data] = None
     while waiting:
-        space = waiting.pop()
-        for name in _needed(space):
+        for name in _needed(waiting.pop()):
             module = sys.modules.get(name)
-            if name not in found and module is not None and is_first_party(vars(module)):
-                found[name] = bytes_of(vars(module))
+            text = home_of(vars(module)).text if module is not None and is_first_party(vars(module)) else None
+            if name not in found and module is not None and text is not None:
+                found[name] = {text.data: None}
                 waiting.append(vars(module))
-    return {name: _decoded(text) for name, text in sorted(found.items())}
+    return {name: "\n".join(map(_decoded, found[name])) for name in sorted(found)}
 
 
 def _needed(space: Globals) -> Iterable[str]:
@@ -70,7 +64,7 @@ def _needed(space: Globals) -> Iterable[str]:
     parts = str(space.get("__name__")).split(".")
     yield from (".".join(parts[:length]) for length in range(1, len(parts)))
     package = space.get("__package__") or ""
-    for module, attribute in source_of(space).needs:
+    for module, attribute in home_of(space).needs:
         absolute = importlib.util.resolve_name(module, package) if package or not module.startswith(".") else ""
         above = absolute.split(".")
         yield from (".".join(above[:length]) for length in range(1, len(above) + 1))

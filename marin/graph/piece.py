@@ -128,8 +128,9 @@ def imported_by_call(node: ast.AST) -> str | None:
     if called not in {"import_module", "__import__"} or not isinstance(argument, ast.Constant):
         return None
     name = argument.value
-    plain = isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
-    return f"{name}:" if plain else None
+    if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+        return None
+    return f"{name}:"
 
 
 def constant(value: object) -> str:
@@ -144,9 +145,8 @@ def constant(value: object) -> str:
         return f"(f{value.hex()})"
     if isinstance(value, complex):
         return f"(c{value.real.hex()} {value.imag.hex()})"
-    if isinstance(value, bytes):
-        return f"(b{value.hex()})"
-    raise AssertionError(f"no constant of Python's syntax: {type(value).__name__}")
+    assert isinstance(value, bytes), "Python's syntax has no other constants"
+    return "(b" + value.hex() + ")"
 
 
 def digest(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from marin.base.json import Json
 from marin.graph.code import CodeDigest
 from marin.graph.declared import SourceDigest
+from marin.graph.code import code_at_rest
 from marin.graph.drift import Drift, OnDrift, changed_definitions, has_drifted
 from marin.graph.explain import Change
 from marin.graph.files import FileRef
@@ -98,6 +99,7 @@ class Plan:
         return {planned.name: planned for planned in self.steps}
 
 
+@code_at_rest()
 def make_plan(steps: Sequence[Step[Any]], catalogue: Catalogue, pins: Pins, on_drift: OnDrift = "warn") -> Plan:
     """Return the plan: what is cached, what must run and why; with `rerun`, what has drifted runs again."""
     planner = _Planner(catalogue, on_drift)

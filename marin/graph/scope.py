@@ -125,19 +125,31 @@ class Notes:
             scope.bound.append(name)
 
     def change(self, target: ast.AST, *, assigned: str = "") -> None:
-        """Note what is changed in place: a value, or its attribute `assigned`."""
+        """Note what is changed in place: a value, or its attribute `assigned`; not by code that makes a class."""
+        if self.makes_class():
+            return
         chain = chain_of(target)
-        if chain is not None:
-            self.scope.changes.append((*chain, assigned) if assigned else chain)
+        whole = (*chain, assigned) if chain is not None and assigned else chain or _root(target)
+        if whole:
+            self.scope.changes.append(whole)
             if not self.functions:
-                self.filled.append(chain[0])
+                self.filled.append(whole[0])
         attribute = assigned or (target.attr if isinstance(target, ast.Attribute) else "")
-        names = {getattr(function, "name", "") for function in self.functions}
-        if not attribute or not names or names & _MAKES_CLASSES or (self.metaclass and names & _MAKES_OBJECTS):
+        if not attribute or not self.functions:
             return
         makers = [function for function in self.functions if getattr(function, "name", "") in _MAKES_OBJECTS]
         if not assigned or chain not in [_first_parameter(maker) for maker in makers]:  # `self.x = x` makes an object
             self.events.append(("stored", attribute))
+
+    def mention(self, attributes: Iterable[str]) -> None:
+        """Note attributes that are mentioned, save by code that runs when a class is made."""
+        if not self.makes_class():
+            self.attributes += attributes
+
+    def makes_class(self) -> bool:
+        """Whether what is being read runs when a class is made, never later."""
+        names = {getattr(function, "name", "") for function in self.functions}
+        return bool(names & _MAKES_CLASSES or (self.metaclass and names & _MAKES_OBJECTS))
 
     def enter(self, scope: Scope) -> Scope:
         """Begin a scope; return the one around it."""
@@ -172,6 +184,15 @@ def first_line(node: ast.AST) -> int:
     """Return the line where a definition begins, its decorators included, as code objects count."""
     lines: list[int] = [decorator.lineno for decorator in getattr(node, "decorator_list", ())]
     return min([*lines, getattr(node, "lineno", 0)])
+
+
+def _root(node: ast.AST) -> Chain:
+    """Return the dotted name that `name["a"].b["c"]` begins with; empty if there is none."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+        if chain := chain_of(node):
+            return chain
+    return ()
 
 
 def _first_parameter(function: Any) -> Chain:  # Any: a function's or a lambda's node

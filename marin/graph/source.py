@@ -1,253 +1,287 @@
-"""Source text in a normal form: what a definition does, whatever it looks like.
+"""Source text as plain data: what each name of a module stands for, whatever the text looks like.
 
-Comments, formatting, docstrings and type hints do not count, and the form is the same on every CPython we support (a
-walk over node types and non-empty fields; `ast.dump` and bytecode differ between minor versions). It imports the
-standard library alone and never executes what it reads.
+A file is read once: the pieces of it (`marin.graph.piece`) hold all that a code digest needs, so that they can be kept
+on disk and no process reads the same text twice. It imports the standard library alone and never executes what it
+reads.
 """
 
 import ast
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, overload
 
-Form: TypeAlias = str | list["Form"]
+from marin.graph.piece import Chain, Import, Piece, chain_of, import_of, imports_of, piece_from
+from marin.graph.walk import Walk
 
-_UNCOUNTED = frozenset(
-    {"ctx", "type_comment", "annotation", "returns", "type_params", "kind", "type_ignores", "simple"}
-)
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+_DEEP = 100_000
+"""Frames that a deep expression may take; Python's own frames live on the heap."""
+_HINTS = Piece._fields.index("hints")
 _OPEN_BLOCKS = (ast.If, ast.Try, ast.TryStar)
 """Blocks whose statements each stand for themselves; a loop or a `with` counts as a whole."""
-_WHOLE_BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Match)
-_DYNAMIC = frozenset({"getattr", "eval", "exec", "globals", "locals", "vars", "__import__"})
-_ADDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
-_CHANGING = _ADDING | {"clear", "discard", "pop", "popitem", "popleft", "remove"}
-
-
-class Import(NamedTuple):
-    """`name` stands for `attribute` of `module`, or for the module itself when `attribute` is None."""
-
-    name: str
-    module: str
-    """With its leading dots."""
-    attribute: str | None
-    top: bool = False
-    """`import a.b` binds `a`: the name is the package's."""
 
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """What the top level of one file says."""
+    """What one file says. Numbers are places in `pieces`."""
 
-    definitions: dict[str, tuple[ast.stmt, ...]]
-    """What binds or fills a name, in order: functions, classes, assignments, loops, calls of its methods."""
-    imports: dict[str, Import]
-    """`from x import y` by the name bound."""
+    pieces: Sequence[Piece]
+    definitions: Mapping[str, tuple[int, ...]]
+    """What binds or fills a name at the top level, in order: functions, classes, assignments, loops, calls of its
+    methods, calls of functions that change it, and the conditions that these stand under."""
+    touching: Mapping[str, tuple[int, ...]]
+    """Statements that hand a name to a function, which may change what it stands for."""
+    by_line: Mapping[int, tuple[int, ...]]
+    """Every definition and lambda by its first line."""
+    imports: Mapping[str, tuple[Import, ...]]
+    """Imports at the top level, by the name bound."""
     stars: tuple[str, ...]
     """Modules of `from x import *`."""
-    changed: frozenset[str]
-    """Names that a function changes in place or by `global`: state, such as a cache."""
-    by_line: dict[int, tuple[ast.AST, ...]]
-    """Every definition and lambda by its first line."""
     needs: tuple[tuple[str, str | None], ...]
     """All that is imported anywhere, as module and attribute."""
+    handed: frozenset[str]
+    """Definitions that code which runs at import may have handed on, such as to a registry."""
 
 
-NO_SOURCE = ModuleSource({}, {}, (), frozenset(), {}, ())
-
-
-def span(node: ast.AST) -> tuple[int, int]:
-    """Return the first and last line of a node."""
-    return first_line(node), getattr(node, "end_lineno", None) or first_line(node)
+NO_SOURCE = ModuleSource((), {}, {}, {}, {}, (), (), frozenset())
 
 
 def parse(text: str | bytes) -> ModuleSource:
     """Return what a source text says; SyntaxError when it is none."""
-    tree = ast.parse(text)
-    definitions: dict[str, tuple[ast.stmt, ...]] = {}
-    imported: list[Import] = []
-    for statement in _top_level(tree.body):
-        inside = ast.walk(statement) if isinstance(statement, _WHOLE_BLOCKS) else [statement]
-        imported += [each for node in inside for each in _imports(node)]
-        for name in dict.fromkeys(_bound(statement)):
-            definitions[name] = (*definitions.get(name, ()), statement)
-    by_line: dict[int, tuple[ast.AST, ...]] = {}
-    changed: set[str] = set()
-    needs: list[tuple[str, str | None]] = []
-    for node in ast.walk(tree):
-        needs += [(each.module, each.attribute) for each in _imports(node)]
-        if isinstance(node, (*_DEFINITIONS, ast.Lambda)):
-            line = first_line(node)
-            by_line[line] = (*by_line.get(line, ()), node)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            changed.update(_changed(node))
-    named = {each.name: each for each in imported if each.attribute not in (None, "*")}
-    stars = tuple(each.module for each in imported if each.attribute == "*")
-    return ModuleSource(definitions, named, stars, frozenset(changed), by_line, tuple(dict.fromkeys(needs)))
+    with _deep():
+        reading = _Reading()
+        reading.statements(ast.parse(text).body, ())
+        return reading.source()
 
 
-def first_line(node: ast.AST) -> int:
-    """Return the line where a definition begins, its decorators included, as code objects count."""
-    lines: list[int] = [decorator.lineno for decorator in getattr(node, "decorator_list", ())]
-    return min([*lines, getattr(node, "lineno", 0)])
-
-
-def _top_level(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in statements:
-        yield statement
-        if isinstance(statement, _OPEN_BLOCKS):
-            yield from _top_level(statement.body)
-            yield from _top_level(statement.orelse)
-        if isinstance(statement, ast.Try | ast.TryStar):
-            yield from _top_level([inner for handler in statement.handlers for inner in handler.body])
-            yield from _top_level(statement.finalbody)
-
-
-def _bound(statement: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement binds or fills."""
-    if isinstance(statement, _DEFINITIONS):
-        yield statement.name
-        # `@convert.register` adds to `convert`.
-        yield from (name for decorator in statement.decorator_list if (name := _receiver(decorator)))
-    elif isinstance(statement, _ASSIGNMENTS):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
-    elif isinstance(statement, ast.Expr) and (name := _receiver(statement.value)):
-        yield name  # `TABLE.update(...)`
-    elif isinstance(statement, _WHOLE_BLOCKS):
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
-            elif node is not statement:
-                yield from _bound(node)
-
-
-def _receiver(node: ast.AST) -> str | None:
-    """Return `x` of `x.method` and `x.method(...)`."""
-    if isinstance(node, ast.Call):
-        node = node.func
-    chain = _chain(node)
-    return chain[0] if chain and len(chain) > 1 else None
-
-
-def _changed(function: ast.AST) -> Iterator[str]:
-    """Yield the names that a function assigns by `global`, or changes in place."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Global):
-            yield from node.names
-        elif isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
-            inner: ast.AST = node
-            while isinstance(inner, ast.Subscript | ast.Attribute):
-                inner = inner.value
-            if isinstance(inner, ast.Name):
-                yield inner.id
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
-            yield from (name for name in [_receiver(node)] if name)
-
-
-def _imports(node: ast.AST) -> Iterator[Import]:
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            top = alias.asname is None
-            yield Import(alias.name.split(".")[0] if top else str(alias.asname), alias.name, None, top)
-    elif isinstance(node, ast.ImportFrom):
-        module = "." * node.level + (node.module or "")
-        for alias in node.names:
-            yield Import(alias.asname or alias.name, module, alias.name)
-
-
-def normal_form(node: Any) -> Form:  # Any: a node, a list of nodes, or a field's plain value
-    """Return what counts of a syntax tree as nested lists of text."""
-    if isinstance(node, list):
-        return [normal_form(member) for member in node]
-    if isinstance(node, ast.Constant):
-        return ["Constant", type(node.value).__name__, _constant(node.value)]
-    if not isinstance(node, ast.AST):
-        return f"{type(node).__name__}:{node}"
-    form: list[Form] = [type(node).__name__]
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if name in _UNCOUNTED or value is None or value == []:
-            continue
-        if name == "body" and isinstance(value, list):
-            value = _without_docstrings(value)
-        if isinstance(node, ast.JoinedStr):
-            value = _without_empty_text(value)
-        form.append([name, normal_form(value)])
-    return form
-
-
-def _constant(value: object) -> Form:
-    if isinstance(value, float):
-        return value.hex()
-    if isinstance(value, complex):
-        return [value.real.hex(), value.imag.hex()]
-    if isinstance(value, bytes):
-        return value.hex()
-    return str(value)
-
-
-def _without_docstrings(body: list[Any]) -> list[Any]:
-    """Drop text that stands alone as a statement: docstrings of functions, classes and attributes."""
+def to_json(source: ModuleSource) -> list[Any]:  # Any: JSON
+    """Return a source as JSON, for `from_json`."""
     return [
-        statement
-        for statement in body
-        if not (
-            isinstance(statement, ast.Expr)
-            and isinstance(statement.value, ast.Constant)
-            and isinstance(statement.value.value, str)
-        )
+        [[*piece[:_HINTS], [list(hint) for hint in piece.hints], *piece[_HINTS + 1 :]] for piece in source.pieces],
+        source.definitions,
+        source.touching,
+        list(source.by_line.items()),
+        {name: [list(each) for each in found] for name, found in source.imports.items()},
+        source.stars,
+        source.needs,
+        sorted(source.handed),
     ]
 
 
-def _without_empty_text(parts: list[Any]) -> list[Any]:
-    """Drop the empty constants that CPython 3.12 puts into f-strings and others do not."""
-    return [part for part in parts if not (isinstance(part, ast.Constant) and part.value == "")]
+def from_json(data: Sequence[Any]) -> ModuleSource:  # Any: JSON
+    """Return the source that was written; raises TypeError or ValueError when it is none."""
+    pieces, definitions, touching, by_line, imports, stars, needs, handed = data
+    return ModuleSource(
+        _Pieces(pieces),
+        {name: tuple(numbers) for name, numbers in definitions.items()},
+        {name: tuple(numbers) for name, numbers in touching.items()},
+        {line: tuple(numbers) for line, numbers in by_line},
+        {name: tuple(Import(*each) for each in found) for name, found in imports.items()},
+        tuple(stars),
+        tuple((module, attribute) for module, attribute in needs),
+        frozenset(handed),
+    )
+
+
+class _Pieces(Sequence[Piece]):
+    """Pieces that were written as JSON, each made when it is asked for: most of a large package is never reached."""
+
+    def __init__(self, data: list[Any]) -> None:  # Any: JSON
+        self._data = data
+        self._made: dict[int, Piece] = {}
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @overload
+    def __getitem__(self, number: int) -> Piece: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Piece]: ...
+
+    def __getitem__(self, number: int | slice) -> Piece | list[Piece]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        made = self._made.get(number)
+        if made is None:
+            made = self._made[number] = piece_from(self._data[number])
+        return made
+
+
+class _Reading:
+    """Reads the statements of one module, top level first."""
+
+    def __init__(self) -> None:
+        self.walk = Walk()
+        self.definitions: dict[str, list[int]] = {}
+        self.touching: dict[str, list[int]] = {}
+        self.imports: dict[str, list[Import]] = {}
+        self.executed: list[tuple[int, frozenset[str]]] = []
+        """For each piece of the top level, the names that are evaluated when the module is imported."""
+
+    def statements(self, statements: Sequence[ast.stmt], conditions: tuple[int, ...]) -> None:
+        for statement in statements:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                self.imported(imports_of(statement))
+            elif isinstance(statement, _OPEN_BLOCKS):
+                self.open_block(statement, conditions)
+            elif not isinstance(statement, ast.Pass) and not _is_text(statement):
+                self.piece(statement, conditions)
+
+    def imported(self, imports: Sequence[Import]) -> None:
+        for each in imports:
+            self.imports.setdefault(each.name, []).append(each)
+
+    def open_block(self, block: ast.If | ast.Try | ast.TryStar, conditions: tuple[int, ...]) -> None:
+        if isinstance(block, ast.If):
+            conditions = (*conditions, self.piece(block.test, conditions))
+        self.statements(block.body, conditions)
+        for handler in getattr(block, "handlers", ()):
+            self.statements(handler.body, conditions)
+        self.statements(block.orelse, conditions)
+        self.statements(getattr(block, "finalbody", ()), conditions)
+
+    def piece(self, node: ast.stmt | ast.expr, conditions: tuple[int, ...]) -> int:
+        """Read one statement or condition; return its number."""
+        walk = self.walk
+        bound, filled, executed, events = (
+            len(each) for each in (walk.scope.bound, walk.filled, walk.executed, walk.events)
+        )
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            walk.write(node)
+        else:
+            kind = "statement" if isinstance(node, ast.stmt) else "condition"
+            walk.pieces.append(walk.piece(node, kind, walk.write))
+        walk.out.clear()
+        number = len(walk.pieces) - 1
+        for name in dict.fromkeys([*walk.scope.bound[bound:], *walk.filled[filled:], *_receivers(node)]):
+            self.definitions.setdefault(name, []).extend([*conditions, number])
+        names = frozenset(walk.executed[executed:])
+        self.executed.append((number, names))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            for name in sorted(names - set(chain_of(node.value.func) or ())):
+                self.touching.setdefault(name, []).append(number)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            heads = [event[1] for event in walk.events[events:] if event[0] == "import"]
+            self.imported([found._replace(name=name) for name, head in heads if (found := import_of(head))])
+        return number
+
+    def source(self) -> ModuleSource:
+        pieces = self.walk.pieces
+        for number, names in self.executed:
+            for changed in self._changed_by(names):
+                if number not in self.definitions.setdefault(changed, []):
+                    self.definitions[changed].append(number)
+        by_line: dict[int, list[int]] = {}
+        for number, piece in enumerate(pieces):
+            if piece.kind in {"function", "class", "lambda"}:
+                by_line.setdefault(piece.first, []).append(number)
+        inner = [found for event in self.walk.events if event[0] == "import" and (found := import_of(event[1][1]))]
+        every = [*(each for found in self.imports.values() for each in found), *inner]
+        executed = frozenset(name for number, names in self.executed for name in names)
+        made = {pieces[number].name for number, _ in self.executed if pieces[number].handed}
+        return ModuleSource(
+            tuple(pieces),
+            {name: tuple(numbers) for name, numbers in self.definitions.items()},
+            {name: tuple(dict.fromkeys(numbers)) for name, numbers in self.touching.items()},
+            {line: tuple(numbers) for line, numbers in by_line.items()},
+            {
+                name: tuple(dict.fromkeys(each for each in found if each.attribute != "*"))
+                for name, found in self.imports.items()
+                if name != "*"
+            },
+            tuple(dict.fromkeys(each.module for each in self.imports.get("*", ()))),
+            tuple(dict.fromkeys((each.module, None if each.attribute == "*" else each.attribute) for each in every)),
+            (executed & self.definitions.keys()) | made,
+        )
+
+    def _changed_by(self, names: frozenset[str]) -> list[str]:
+        """Return the module's names that calls of these functions and classes may change."""
+        changers = self._changers()
+        return sorted({changed for name in names & changers.keys() for changed in changers[name]})
+
+    def _changers(self) -> dict[str, set[str]]:
+        """Return the functions and classes that change names of the module, directly or through one another."""
+        if not hasattr(self, "_found"):
+            pieces = {piece.name: piece for piece in self.walk.pieces if self._is_top(piece)}
+            found = {
+                name: {chain[0] for chain in piece.changes if import_of(chain[0]) is None}
+                for name, piece in pieces.items()
+            }
+            mentioned = {name: {chain[0] for chain in piece.names} & pieces.keys() for name, piece in pieces.items()}
+            grown = True
+            while grown:
+                before = sum(map(len, found.values()))
+                for name, others in mentioned.items():
+                    found[name].update(*(found[other] for other in others))
+                grown = sum(map(len, found.values())) > before
+            self._found = {name: changed for name, changed in found.items() if changed}
+        return self._found
+
+    def _is_top(self, piece: Piece) -> bool:
+        numbers = self.definitions.get(piece.name, ())
+        return piece.kind in {"function", "class"} and any(self.walk.pieces[number] is piece for number in numbers)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _receivers(node: ast.AST) -> Iterator[str]:
+    """Yield `x` of the statement `x.method(...)`, and of the decorator `@x.method`, which may change `x`."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield from _first_of_several(node.value.func)
+    for decorator in getattr(node, "decorator_list", ()):
+        yield from _first_of_several(decorator.func if isinstance(decorator, ast.Call) else decorator)
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        for block in ("body", "orelse", "cases"):  # of a loop, a `with`, a `match`
+            inside = getattr(node, block, ())
+            for inner in inside if isinstance(inside, list) else ():
+                yield from _receivers(inner)
+
+
+def _first_of_several(node: ast.AST) -> tuple[str, ...]:
+    chain = chain_of(node) or ()
+    return chain[:1] if len(chain) > 1 else ()
+
+
+@contextmanager
+def _deep() -> Iterator[None]:
+    """Let expressions be as deep as Python's parser allows."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _DEEP))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @dataclass(frozen=True)
 class References:
     """What a definition mentions: dotted names, imports of its own, and what cannot be followed."""
 
-    names: tuple[tuple[str, ...], ...]
-    """`a.b.c` as ("a", "b", "c"), each once, in the order of first mention."""
+    names: tuple[Chain, ...]
     imports: tuple[Import, ...]
-    """Imports inside the definition."""
     untracked: tuple[str, ...]
-    """Calls such as `getattr(x, name)` by line, whose target no reader can know."""
 
 
 def references(node: ast.AST) -> References:
-    """Return what a definition mentions, type hints left out."""
-    names: dict[tuple[str, ...], None] = {}
-    imports: dict[Import, None] = {}
-    untracked: list[str] = []
-    for child in _counted_nodes(node):
-        imports.update(dict.fromkeys(_imports(child)))
-        if isinstance(child, ast.Name | ast.Attribute) and (chain := _chain(child)):
-            names.setdefault(chain)
-            if chain[-1] == "import_module" or (len(chain) == 1 and chain[0] in _DYNAMIC):
-                untracked.append(f"{chain[-1]} in line {child.lineno}")
-    return References(tuple(names), tuple(imports), tuple(untracked))
+    """Return what a definition or statement mentions, type hints left out."""
+    with _deep():
+        piece = _piece(node)
+    imports = [found._replace(name=name) for name, head in piece.imports if (found := import_of(head))]
+    return References(piece.names, tuple(imports), piece.untracked)
 
 
-def _counted_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk in source order, the longest dotted names first, without type hints."""
-    yield node
-    if isinstance(node, ast.Attribute) and _chain(node):
-        return
-    for name, value in ast.iter_fields(node):
-        if name in _UNCOUNTED:
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from _counted_nodes(child)
+def normal_form(node: ast.AST) -> str:
+    """Return what counts of a definition or statement as one text."""
+    walk = Walk()
+    with _deep():
+        walk.write(node)
+    return "".join(walk.out)
 
 
-def _chain(node: ast.AST) -> tuple[str, ...] | None:
-    if isinstance(node, ast.Name):
-        return (node.id,)
-    if isinstance(node, ast.Attribute) and (before := _chain(node.value)):
-        return (*before, node.attr)
-    return None
+def _piece(node: ast.AST) -> Piece:
+    walk = Walk()
+    return walk.piece(node, "statement", walk.write)

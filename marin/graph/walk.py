@@ -113,7 +113,7 @@ def _attribute(walk: Walk, node: ast.Attribute) -> None:
     while isinstance(inner, ast.Attribute):
         parts.append(inner.attr)
         inner = inner.value
-    walk.attributes += parts
+    walk.mention(parts)
     walk.out.append("(.")
     if chain is None:
         walk.write(inner)
@@ -166,7 +166,7 @@ def _call(walk: Walk, node: ast.Call) -> None:
 def _by_name(walk: Walk, node: ast.Call, called: str, name: str) -> None:
     """Write `getattr(x, "name")` and the like, which mean the attribute that they name."""
     chain = chain_of(node.args[0])
-    walk.attributes.append(name)
+    walk.mention([name])
     if called in {"setattr", "delattr"}:
         walk.change(node.args[0], assigned=name)
     elif chain is not None:

@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 1.0
 
+_TEXTS = ("time", "kind", "step", "name", "fingerprint", "attempt", "state", "detail", "unit", "line")
+_COUNTS = ("reused", "computed", "rank")
+_NUMBERS = ("done", "total")
+
 Event = dict[str, Any]  # Any: JSON
 
 
@@ -115,9 +119,26 @@ def _parsed(data: bytes, name: str) -> list[Event]:
     for line in data.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             log.warning("a line of %s is torn; it is passed over", name)
             continue
-        if isinstance(event, dict):
-            events.append(event)
+        if not isinstance(event, dict) or not _is_sound(event):
+            log.warning("a line of %s is no event; it is passed over", name)
+            continue
+        events.append(event)
     return events
+
+
+def _is_sound(event: Event) -> bool:
+    """Whether screens can show each field and no name leads out of the store: lines have no checksum."""
+    named = all(isinstance(event.get(name, ""), str) for name in _TEXTS)
+    counted = all(isinstance(event.get(name, 0), int) for name in _COUNTS)
+    measured = all(_is_number(event.get(name, 0)) for name in _NUMBERS)
+    inside = all("/" not in str(event.get(name, "")) for name in ("step", "fingerprint", "attempt"))
+    values = event.get("values", {})
+    metrics = isinstance(values, dict) and all(isinstance(value, str | int | float) for value in values.values())
+    return named and counted and measured and inside and metrics
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < 2**63  # neither infinite nor nan

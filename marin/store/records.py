@@ -1,6 +1,7 @@
 """Records: JSON objects with sorted keys, a schema number, a kind, and a checksum of themselves.
 
-Invariant: a torn, empty, foreign or altered record is a miss with a warning, never a crash and never believed.
+Invariant: a torn, empty, foreign or altered record is a miss with a warning, never a crash and never believed. What is
+believed has the fields of its model.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from typing import Any
 
 from marin import fs
 from marin.base.json import Json, dumps, pretty
+from marin.store.models import problem_with
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ def _problem(record: object, kind: str) -> str | None:
     claimed = record.pop("checksum", None)
     if claimed != _checksum(record):
         return "does not match its checksum"
-    return None
+    return problem_with(kind, record)
 
 
 def _checksum(record: Mapping[str, Json]) -> str:

@@ -82,7 +82,7 @@ def _events(data: bytes) -> list[Any]:  # Any: JSON
     for line in data.splitlines():
         try:
             events.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # torn: the reader of events says so, and the rest counts
     return events
 

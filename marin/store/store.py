@@ -56,8 +56,11 @@ class Store:
             return store
         record = records.decode(data, "store", where=record_url)
         if record is None or not isinstance(record.get("format"), int):
-            hint = "restore store.json from a backup, or use another folder with --store"
-            raise StoreError("this folder's store.json cannot be read", where=record_url, hint=hint)
+            problem = records.problem_of(data, "store") or "holds no format"
+            hint = "delete store.json, which is safe: results lie beside it, and the next run makes it again"
+            if "schema" in problem:
+                hint = "upgrade marin: a newer one has made this store"
+            raise StoreError(f"this folder's store.json cannot be read: it {problem}", where=record_url, hint=hint)
         if record["format"] > layout.FORMAT:
             raise StoreError(
                 f"the store has format {record['format']}, and this marin reads up to {layout.FORMAT}",

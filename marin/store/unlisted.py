@@ -175,7 +175,8 @@ def _relisted_by_another(root: str, found: Unlisted, pause: Callable[[float], ob
 
 
 def _claim(url: str, who: str) -> bool:
-    return fs.create(_claim_url(url), records.encode(CLAIM_KIND, {"by": who, "nonce": secrets.token_hex(8)}))
+    record = records.encode(CLAIM_KIND, {"by": who, "nonce": secrets.token_hex(8)})
+    return fs.create(_claim_url(url), record, durable=False)
 
 
 def _claimant(url: str) -> str | None:

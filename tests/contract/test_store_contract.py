@@ -383,10 +383,11 @@ def test_store_that_is_absent_reads_as_empty(root: str):
 
 
 def test_runs_are_listed_newest_first(store: Store):
+    record = {"state": "done", "steps": [], "store": store.url, "user": "ada", "host": "h", "pid": 1, "started": "now"}
     for run in ("20260101-000000-aaaa", "20260102-000000-bbbb"):
-        store.write_run(run, {"state": "done"})
+        store.write_run(run, {"run": run, **record})
     assert store.runs() == ["20260102-000000-bbbb", "20260101-000000-aaaa"]
-    assert store.read_run("20260101-000000-aaaa") == {"state": "done"}
+    assert store.read_run("20260101-000000-aaaa") == {"run": "20260101-000000-aaaa", **record}
 
 
 def test_shard_names_do_not_count_in_an_artifacts_digest(store: Store):

@@ -4,6 +4,7 @@ Whatever happened, the same run once more, on a storage that behaves, ends done 
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -85,10 +86,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | Non
 
 def ended_well_or_with_a_hint(storage: FaultyStorage, expected: dict[str, str | None]) -> bool:
     """Run on a storage that misbehaves; return whether it came to its end."""
+    refused, result = None, None
     try:
         result = run(storage.url("store"))
     except MarinError as error:
-        assert error.hint
+        refused = error
+    if result is None:
+        assert refused is not None
+        assert refused.hint
         return False
     for step in result.steps:
         assert step.digest in (None, expected[step.name])
@@ -144,6 +149,22 @@ def test_records_that_cannot_be_left_beside_a_result_cost_no_step(undisturbed: d
     beside = ("*/log.txt", "*/result.json", "*/events/*")
     storage = FaultyStorage.memory("engine", [Rule("denied", operation="put", path=path) for path in beside])
     assert digests(run(storage.url("store"))) == undisturbed
+
+
+class Wrong(Step[Folder]):
+    def run(self, ctx: Context) -> Folder:
+        raise ValueError("no luck")
+
+
+def test_error_of_a_step_is_told_though_its_log_cannot_be_stored(caplog: pytest.LogCaptureFixture):
+    storage = FaultyStorage.memory("engine", [Rule("denied", operation="put", path="*/log.txt")])
+    url = storage.url("store")
+    (step,) = api.run_plan(api.plan(Wrong(), store=url), store=url, backend="inline").steps
+    assert step.error is not None
+    assert step.error["message"] == "ValueError: no luck"
+    (kept,) = re.findall(r"the log is kept on this machine, in (\S+)", caplog.text)
+    assert "ValueError: no luck" in Path(kept).read_text()
+    Path(kept).unlink()
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[in
     else:
         storage = FaultyStorage.memory("races", TROUBLE, seed=1)
         yield lambda number: storage.url("store", client=f"driver-{number}")
-        assert storage.calls["create"] > 100
+        assert storage.calls["create"] > DRIVERS
 
 
 def fingerprint(number: int) -> str:

@@ -39,6 +39,7 @@ MISHAPS = {
     "503 for ever": (Rule("503"),),
     "denied": (Rule("denied", operation="create"),),
     "record flipped on its way": (Rule("flip", operation="read", first=1),),
+    "second read flipped on its way": (Rule("flip", operation="read", nth=2),),
     "record cut on its way": (Rule("cut", operation="read", first=1),),
     "crash before the create": (Rule("crash-before", operation="create"),),
     "crash after the create": (Rule("crash-after", operation="create"),),

@@ -196,7 +196,7 @@ def test_digest_without_source_is_an_error_with_a_hint():
             digest_of(scope["ghost"])
     finally:
         main.__file__ = file
-    assert caught.value.hint == "put it in a file of its own and import it"
+    assert caught.value.hint.startswith("write it with `def` in a file of its own and import it")
 
 
 INTERPRETERS = [

@@ -226,8 +226,8 @@ def test_digest_method_called_eval_is_no_dynamic_reference(load: Load):
 
 
 def test_digest_object_that_nothing_explains_is_listed(load: Load):
-    module = load({"main": f"{SETTINGS}{FACTORY}f = make(Plain())\n"})
-    assert digest_of(module.f).untracked == ("lab.main.make.<locals>.f.held: a Plain made at run time",)
+    module = load({"main": f"import threading\n{FACTORY}def give():\n    return make(threading.Lock())\n"})
+    assert digest_of(module.give()).untracked == ("lab.main.make.<locals>.f.held: a lock made at run time",)
 
 
 SEEDED = "560100151b1dc5708e5f2103501e268d46757f44924dde841d9eca6ad979757a"

@@ -11,7 +11,7 @@ from marin import fs
 from marin.base.json import Json
 from marin.graph.files import Contents, FileRef, Shard
 from marin.store import output_digest, shard_digest
-from marin.store.records import decode, encode
+from marin.store.records import decode, encode, problem_of
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -22,7 +22,8 @@ anything = st.recursive(
 
 @given(anything)
 def test_record_round_trip_gives_it_back(value: Json):
-    assert decode(encode("run", {"value": value}), "run", where="x") == {"value": value}
+    record = {"state": "done", "value": value}
+    assert decode(encode("run", record), "run", where="x") == record
 
 
 @given(st.binary(max_size=200))
@@ -46,9 +47,27 @@ def test_record_nested_without_end_is_a_miss():
     assert decode(b"[" * 200_000, "run", where="x") is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "record", "problem"),
+    [
+        ("lease", {"fingerprint": "f", "run": "r", "nonce": "n", "user": "u", "since": "s"}, "lacks `process`"),
+        ("heartbeat", {"beat": "1", "process": {}}, "holds str as `beat`"),
+        ("pin", {"name": None}, "lacks `name`"),
+    ],
+)
+def test_record_that_its_model_does_not_allow_is_a_miss(kind: str, record: dict[str, Json], problem: str):
+    data = encode(kind, record)
+    assert decode(data, kind, where="x") is None
+    assert problem_of(data, kind) == problem
+
+
+def test_record_with_fields_of_a_later_marin_is_believed():
+    assert decode(encode("run", {"state": "done", "mood": "good"}), "run", where="x") is not None
+
+
 def test_record_keeps_file_names_that_are_no_text():
     name = b"caf\xe9.py".decode("utf-8", "surrogateescape")
-    assert decode(encode("recipe", {"path": name}), "recipe", where="x") == {"path": name}
+    assert decode(encode("run", {"state": name}), "run", where="x") == {"state": name}
     assert shard_digest([FileRef(name, "x", 1, "d")], None)
 
 

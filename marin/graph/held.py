@@ -1,0 +1,179 @@
+"""Held values: what a closure's cell, a default or a module's name holds, as canonical JSON with code in it.
+
+Plain values count by value. Functions and classes in them count as code, and what has no canonical form is named, so
+that the statement that made it can be looked for.
+"""
+
+import enum
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+from pydantic import BaseModel
+
+from marin.base.canonical import NOT_HANDLED, NotHandled, encode
+from marin.base.errors import CanonicalError
+from marin.base.json import Json, dumps
+from marin.graph.loaded import home_of, is_first_party, space_of
+from marin.graph.node import Description, Reach, shape
+
+_NEVER_CHANGES = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
+_SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_MOST_MEMBERS, _DEEPEST = 10_000, 8
+
+
+def plain(value: object, description: Description, reach: Reach, path: str) -> Json:
+    """Return the canonical form of a value, its code as places among the edges; None for one that has none."""
+
+    def special(member: object, at: str) -> Json | NotHandled:
+        return _member(member, description, reach, at)
+
+    try:
+        form = encode(value, path=path, special=special)
+        if not isinstance(value, _NEVER_CHANGES):
+            description.values.append((value, shape(value)))
+    except CanonicalError:
+        return None
+    return {"value": form}
+
+
+def held(value: object, description: Description, reach: Reach, path: str) -> Json:
+    """Return the form of a value that a function carries, whatever it is."""
+    form = plain(value, description, reach, path)
+    if form is not None:
+        return form
+    kind = type(value)
+    code = [description.edge(node) for node in (*reach.code(kind), *reach.code(value))]
+    known, whole = state(value, description, reach, path)
+    if not whole:
+        description.opaque.append(f"{path}: a {kind.__name__} made at run time")
+    return {"object": [library_name(kind) if not code else None, code, known]}
+
+
+def state(value: object, description: Description, reach: Reach, path: str) -> tuple[Json, bool]:
+    """Return the plain attributes of an object of a first-party class, and whether that is all there is to it.
+
+    Attributes that its methods change while it is used do not count.
+    """
+    kind = type(value)
+    own = getattr(value, "__dict__", None)
+    if not isinstance(own, dict) or not is_first_party(space_of(kind)) or isinstance(value, FunctionType | ModuleType):
+        return None, False
+    if any(base is not object and not is_first_party(space_of(base)) for base in kind.__mro__):
+        return None, False
+    changed = {name for base in kind.__mro__[:-1] for name in stored_by(base)}
+    forms = {name: plain(own[name], description, reach, f"{path}.{name}") for name in sorted(own.keys() - changed)}
+    return forms, not (changed & own.keys()) and None not in forms.values()
+
+
+def stored_by(kind: type) -> set[str]:
+    """Return the attributes that methods of a first-party class assign or change, save when an object is made."""
+    space = space_of(kind)
+    if not is_first_party(space):
+        return set()
+    places = home_of(space).definitions.get(kind.__qualname__.split(".", 1)[0], ())
+    return {name for place in places for name in place.piece.stored}
+
+
+def code_inside(value: object) -> Iterator[FunctionType | type]:
+    """Yield the functions and classes that a value holds, at any depth: what a registry has registered."""
+    met: set[int] = set()
+    waiting: list[tuple[object, int]] = [(value, 0)]
+    while waiting and len(met) < _MOST_MEMBERS:
+        inner, depth = waiting.pop()
+        if id(inner) in met or isinstance(inner, ModuleType | str | bytes | int | float | None):
+            continue
+        met.add(id(inner))
+        if isinstance(inner, FunctionType | type):
+            yield inner
+        elif depth < _DEEPEST:
+            waiting += [(member, depth + 1) for member in _members(inner)]
+
+
+def _members(value: object) -> list[object]:
+    if isinstance(value, Mapping | MappingProxyType):
+        return [*value.keys(), *value.values()] if isinstance(value, dict | MappingProxyType) else []
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if isinstance(value, functools.partial | MethodType):
+        return parts(value)
+    if is_first_party(space_of(type(value))):
+        return list(getattr(value, "__dict__", {}).values())
+    return []
+
+
+def parts(value: Any) -> list[object]:  # Any: a partial or a bound method
+    """Return what a partial or a bound method is made of."""
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    return [value.func, value.args, value.keywords]
+
+
+def library_name(value: Any) -> str:  # Any: a function or a class
+    """Return the name of a library's function or class, without private modules: versions move things among them."""
+    public = [part for part in value.__module__.split(".") if not part.startswith("_")]
+    return ".".join((*public, value.__qualname__))
+
+
+def by_name(value: FunctionType | type) -> tuple[str, int, str]:
+    """Return a key that orders functions and classes, whatever was imported first."""
+    line = value.__code__.co_firstlineno if isinstance(value, FunctionType) else 0
+    return value.__qualname__, line, value.__module__
+
+
+def _member(value: object, description: Description, reach: Reach, path: str) -> Json | NotHandled:
+    if isinstance(value, FunctionType | type):
+        description.holds_code = True
+        nodes = reach.code(value)
+        if not nodes:
+            return {"$library": library_name(value)}
+        return {"$code": [description.edge(node) for node in nodes]}
+    if isinstance(value, ModuleType):
+        return {"$module": None if is_first_party(vars(value)) else value.__name__}
+    if isinstance(value, functools.partial | MethodType):
+        description.holds_code = True
+        inside = [
+            encode(part, path=path, special=lambda m, p: _member(m, description, reach, p)) for part in parts(value)
+        ]
+        return {"$bound": inside}
+    if type(value) in (dict, set, frozenset):
+        return _sorted_first(value, description, reach, path)
+    if isinstance(value, re.Pattern):
+        return {"$pattern": [encode(value.pattern, path=path, special=_form_by_name), int(value.flags)]}
+    if isinstance(value, BaseModel | enum.Enum) or (is_dataclass(value) and not isinstance(value, type)):
+        for node in reach.code(type(value)):  # its methods
+            description.edge(node)
+    return NOT_HANDLED
+
+
+def _sorted_first(value: Any, description: Description, reach: Reach, path: str) -> Json | NotHandled:  # Any: see above
+    """Encode what has no order of its own in one that no hash seed decides, for edges are numbered as they are met."""
+    if all(type(member) in _SCALARS for member in (value.values() if isinstance(value, dict) else value)):
+        return NOT_HANDLED
+
+    def special(member: object, at: str) -> Json | NotHandled:
+        return _member(member, description, reach, at)
+
+    members = sorted(value, key=lambda member: dumps(encode(member, path=path, special=_form_by_name)))
+    forms = [encode(member, path=f"{path}[{place}]", special=special) for place, member in enumerate(members)]
+    if not isinstance(value, dict):
+        return {f"${type(value).__name__}": forms}
+    items = [encode(value[member], path=f"{path}[{member!r}]", special=special) for member in members]
+    return {"$dict": [list(pair) for pair in zip(forms, items, strict=True)]}
+
+
+def _form_by_name(value: object, _: str) -> Json | NotHandled:
+    if isinstance(value, FunctionType):
+        return {"$code": [value.__qualname__, value.__code__.co_firstlineno]}
+    if isinstance(value, type):
+        return {"$code": value.__qualname__}
+    if isinstance(value, ModuleType):
+        return {"$module": value.__name__}
+    if isinstance(value, functools.partial | MethodType):
+        return {"$bound": [encode(part, path="", special=_form_by_name) for part in parts(value)]}
+    if isinstance(value, re.Pattern):
+        return {"$pattern": [encode(value.pattern, path="", special=_form_by_name), int(value.flags)]}
+    return NOT_HANDLED

@@ -1,0 +1,150 @@
+"""Reach: the graph of all definitions that were met in this process, each once.
+
+Whose code a value is decides how it is followed: what the user edits is described, a library's is named by its import,
+and marin itself declares versions.
+"""
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+
+from marin.base.json import Json
+from marin.graph.classes import describe_attribute, describe_class, places_of_class, subclasses
+from marin.graph.constants import defines, describe_constant, describe_written
+from marin.graph.functions import describe_function
+from marin.graph.loaded import Globals, home_of, is_first_party, space_of
+from marin.graph.meaning import ABSENT, Meaning, binding, meaning_of
+from marin.graph.node import Description, Key, Node
+from marin.graph.piece import import_of
+from marin.graph.said import key_of_attribute, key_of_constant
+
+
+class Graph:
+    """Nodes by what they stand for."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[Key, Node] = {}
+
+    def code(self, value: object) -> list[Node]:
+        """Return the nodes of a function, class, or what wraps one; none for a library's."""
+        if isinstance(value, classmethod | staticmethod):
+            value = value.__func__
+        if isinstance(value, type):
+            return self._class(value)
+        if not isinstance(value, FunctionType):
+            wrapped = inspect.getattr_static(value, "__wrapped__", None)  # an object of functools.cache
+            return self.code(wrapped) if isinstance(wrapped, FunctionType) else []
+        # Globals tell whose a function is: functools.wraps gives a wrapper the `__module__` of what it wraps.
+        if is_first_party(value.__globals__):
+            shown = f"{value.__globals__.get('__name__')}.{value.__code__.co_qualname}"
+            return [self._node(("function", id(value)), shown, value, lambda _: describe_function(value, self))]
+        wrapped = getattr(value, "__wrapped__", None)
+        return self.code(wrapped) if isinstance(wrapped, FunctionType) else []
+
+    def reference(self, found: Meaning) -> list[Node]:
+        """Return the nodes that a name stands for: the value itself, and the statements that made it."""
+        value = found.value
+        if value is ABSENT:
+            return []
+        if isinstance(value, ModuleType):
+            return self._module(value) if is_first_party(vars(value)) else []
+        nodes = self.code(value)
+        bound = binding(found.space, found.name)
+        if bound is not None and self._is_told_by_statements(value, *bound):
+            nodes = [*nodes, self.constant(value, *bound)]
+        if found.rest[:1] == ("__subclasses__",) and isinstance(value, type):
+            nodes = [*nodes, *subclasses(value, self)]
+        return nodes
+
+    def hinted(self, description: Description) -> list[Node]:
+        """Return the nodes that the type hints of a description name, for code that reads hints."""
+        found = [
+            meaning_of(chain, space, description.look)
+            for space, hint in description.hints
+            for chain in hint.names
+            if import_of(chain[0]) is None
+        ]
+        return [node for each in found for node in self.reference(each)]
+
+    def constant(self, value: object, space: Globals, name: str) -> Node:
+        """Return the node of a value that statements of a module bind to a name."""
+        shown = f"{space.get('__name__')}.{name}"
+
+        def describe(_: Node) -> Description:
+            return describe_constant(space.get(name), space, name, shown, self)
+
+        return self._node(key_of_constant(space, name), shown, space, describe)
+
+    def written(self, node: Node) -> Node:
+        """Return the node that stands for a constant which the closure itself changes."""
+        _, _, name = node.key
+        space = node.kept
+        assert isinstance(space, dict)
+        assert isinstance(name, str)
+
+        def describe(_: Node) -> Description:
+            return describe_written(space.get(name), space, name, node.shown, self)
+
+        return self._node(("written", *node.key), node.shown, space, describe)
+
+    def attribute(self, kind: type, name: str, value: object) -> Node:
+        """Return the node of a class attribute that is a plain value."""
+        shown = f"{kind.__module__}.{kind.__qualname__}.{name}"
+
+        def describe(_: Node) -> Description:
+            return describe_attribute(kind, name, vars(kind).get(name), self)
+
+        return self._node(key_of_attribute(kind, name), shown, kind, describe)
+
+    def _node(self, key: Key, shown: str, kept: object, describe: Callable[[Node], Description]) -> Node:
+        node = self.nodes.get(key)
+        if node is None:
+            node = self.nodes[key] = Node(key, shown, describe, kept)
+        return node
+
+    def _class(self, kind: type) -> list[Node]:
+        space = space_of(kind)
+        if not is_first_party(space):
+            return []
+        node = self.nodes.get(("class", id(kind)))
+        if node is not None:
+            return [node]
+        if not places_of_class(kind):
+            return self._made_class(kind, space)
+        shown = f"{space['__name__']}.{kind.__qualname__}"
+        return [
+            self._node(("class", id(kind)), shown, kind, lambda _: describe_class(kind, places_of_class(kind), self))
+        ]
+
+    def _made_class(self, kind: type, space: Globals) -> list[Node]:
+        """Return the node of a class that a call made, such as `namedtuple("N", ...)`, by its own name."""
+        name = kind.__qualname__
+        if name in home_of(space).definitions and space.get(name) is kind:
+            return [self.constant(kind, space, name)]
+        return []
+
+    def _module(self, module: ModuleType) -> list[Node]:
+        """Return the node of a module that is handed around as a value: all of it counts."""
+        space = vars(module)
+
+        def describe(_: Node) -> Description:
+            description = Description()
+            home = home_of(space)
+            description.held.append((lambda: home_of(space), home))
+            for name in sorted({*home.definitions, *home.imports}):
+                found = meaning_of((name,), space, description.look)
+                if not isinstance(found.value, ModuleType):
+                    said: list[Json] = [description.edge(node) for node in self.reference(found)]
+                    description.says.append([name, said, list(found.libraries)])
+            return description
+
+        return [self._node(("module", id(space)), module.__name__, module, describe)]
+
+    def _is_told_by_statements(self, value: object, space: Globals, name: str) -> bool:
+        """Whether the statements that bind a name say more than the value's own definition."""
+        places = list(home_of(space).definitions.get(name, ()))
+        if isinstance(value, FunctionType) and value.__globals__ is space and defines(value, places):
+            return any(place.piece.kind == "statement" for place in places)
+        if isinstance(value, type) and space_of(value) is space and value.__qualname__ == name:
+            return not self._class(value)
+        return True
