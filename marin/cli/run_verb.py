@@ -104,18 +104,22 @@ def command(
         draw_table(result)
     else:
         draw_summary(result, progress, Store.open(store, write=False))
-    target_and_stores = f"{built.command}{store_arguments(store, read_from)}"
-    again = shlex.join(["marin", "run", *_run_arguments(ctx)]) + f" {target_and_stores}"
-    if result.state == "failed":
-        if traceback:
-            _write_tracebacks(result)
-        draw_failures(result, again, store)
-    elif result.state == "stopped":
-        draw_stopped(again)
-    elif not as_json:
-        draw_next(result, target_and_stores, store)
+    if traceback and result.state == "failed":
+        _write_tracebacks(result)
+    _draw_end(ctx, result, f"{built.command}{store_arguments(store, read_from)}")
     stderr().print(took(result, time.monotonic() - began), style="bold")
     return EXIT_CODES[result.state]
+
+
+def _draw_end(ctx: click.Context, result: RunResult, target_and_stores: str) -> None:
+    """Write what failed or was stopped, and the next command."""
+    again = shlex.join(["marin", "run", *_run_arguments(ctx)]) + f" {target_and_stores}"
+    if result.state == "failed":
+        draw_failures(result, again, ctx.params["store"])
+    elif result.state == "stopped":
+        draw_stopped(again)
+    elif not ctx.params["as_json"]:
+        draw_next(result, target_and_stores, ctx.params["store"])
 
 
 def first_line(planned: Plan, run: str) -> str:

@@ -89,7 +89,8 @@ def digest_of(*roots: object) -> CodeDigest:
         closure = _Closure(_process.graph, _process.rest)
         found = closure.read([node for root in roots for node in _process.graph.code(root)])
         _process.known[key] = roots, _Known(found, closure.order, _process.rest)
-        keep_parsed()
+        if not _process.rest:
+            keep_parsed()
         return found
 
 
@@ -107,6 +108,8 @@ def code_at_rest() -> Iterator[None]:
         yield
     finally:
         _process.rest = before
+        if not before:
+            keep_parsed()
 
 
 def _holds(nodes: list[Node]) -> bool:
@@ -144,20 +147,19 @@ class _Closure:
         for root in roots:
             self._number(root)
         done = 0
-        while True:
+        while done < len(self.order) or self._add_mentioned():
             while done < len(self.order):
                 self._visit(done)
                 done += 1
-            if not self._add_mentioned():
-                return
 
     def _visit(self, number: int) -> None:
-        node = self.order[number]
+        node, numbers = self.order[number], self.numbers
         node.settle(self.rest)
-        found = _found(node)
         for edge in node.edges:
-            self._number(edge)
-        if "hints" in self.reads:
+            if id(edge) not in numbers:
+                self._number(edge)
+        found = _found(node)
+        if found.hints and "hints" in self.reads:
             self.joined += [[number, self._number(each)] for each in self.graph.hinted(found)]
         for _, attribute in found.guarded:
             if attribute.key not in self.changed:

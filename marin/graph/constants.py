@@ -33,12 +33,16 @@ def describe_constant(value: object, space: Globals, name: str, shown: str, reac
     registered = _registered(value)
     if registered is not None:
         description.says.append(plain(registered, description, reach, shown))
-    if not isinstance(value, FunctionType | type | ModuleType):
+    explained = bool(places or also_imported(space, name))
+    if isinstance(value, FunctionType | type):
+        explained = explained or bool(reach.code(value))
+    elif not isinstance(value, ModuleType):
         known, whole = state(value, description, reach, shown)
         inside = _nodes(code_inside(value), reach)
         description.says += [known, [description.edge(node) for node in inside]]
-        if not places and not whole and also_imported(space, name) is None:
-            description.untracked.append(f"{shown}: a {type(value).__name__} made at run time")
+        explained = explained or whole
+    if not explained:
+        description.untracked.append(f"{shown}: a {type(value).__name__} made at run time")
     return description
 
 

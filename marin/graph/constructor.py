@@ -84,7 +84,8 @@ def _model_fields(model: BaseModel, path: str) -> dict[str, Json]:
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         below = f"{path}.{name}" if path else name
-        expression = _expression(value, below)
+        hidden = isinstance(value, str) and not field.repr  # whoever hides it from `repr` means a secret
+        expression = {"secret": "str", "at": below} if hidden else _expression(value, below)
         # Any other factory may answer otherwise tomorrow.
         empty: Any = field.default_factory if field.default_factory in _EMPTY_FACTORIES else None
         default = empty() if empty else _held_default(type(model), field)

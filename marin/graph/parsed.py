@@ -114,7 +114,7 @@ class Memo:
             ).fetchone()
         except sqlite3.Error:
             return None
-        if row is None or blake3.blake3(row[1]).digest() != row[0]:
+        if row is None or not isinstance(row[1], bytes) or blake3.blake3(row[1]).digest() != row[0]:
             return None
         with contextlib.suppress(TypeError, ValueError):  # of another shape, though it was written by us
             said, codes = orjson.loads(row[1])
@@ -134,14 +134,19 @@ class Memo:
         rows = []
         for key, found in fresh.items():
             with contextlib.suppress(TypeError):  # a lone surrogate in a name is no UTF-8
-                entry = orjson.dumps([to_json(found.source), sorted(found.codes)], option=orjson.OPT_NON_STR_KEYS)
+                entry = orjson.dumps([to_json(found.source), sorted(found.codes)])
                 rows.append((f"{_reader()} {key}", blake3.blake3(entry).digest(), entry))
-        with contextlib.suppress(sqlite3.Error, OSError):
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self.path, timeout=_PATIENCE_SECONDS)) as database, database:
                 database.execute("create table if not exists parsed (key text primary key, checksum blob, entry blob)")
                 database.executemany("insert or replace into parsed values (?, ?, ?)", rows)
                 database.execute("delete from parsed where rowid <= (select max(rowid) from parsed) - ?", (_KEPT,))
+        except (sqlite3.OperationalError, OSError):  # locked, read-only, full
+            return
+        except sqlite3.DatabaseError:  # damaged: the next process begins a new one
+            with contextlib.suppress(OSError):
+                self.path.unlink()
 
     def _open(self) -> sqlite3.Connection | None:
         """Return this process's connection: one that was opened before a fork must not be used."""

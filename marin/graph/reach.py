@@ -12,7 +12,7 @@ from marin.base.json import Json
 from marin.graph.classes import describe_attribute, describe_class, places_of_class, subclasses
 from marin.graph.constants import defines, describe_constant, describe_written
 from marin.graph.functions import describe_function
-from marin.graph.loaded import Globals, home_of, is_first_party, space_of
+from marin.graph.loaded import Globals, Home, home_of, is_first_party, space_of
 from marin.graph.meaning import ABSENT, Meaning, binding, meaning_of
 from marin.graph.node import Description, Key, Node
 from marin.graph.piece import import_of
@@ -24,6 +24,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.nodes: dict[Key, Node] = {}
+        self._told: dict[tuple[int, int, str], tuple[object, Home, bool]] = {}
 
     def code(self, value: object) -> list[Node]:
         """Return the nodes of a function, class, or what wraps one; none for a library's."""
@@ -142,6 +143,13 @@ class Graph:
 
     def _is_told_by_statements(self, value: object, space: Globals, name: str) -> bool:
         """Whether the statements that bind a name say more than the value's own definition."""
+        key, home = (id(value), id(space), name), home_of(space)
+        known = self._told.get(key)
+        if known is None or known[0] is not value or known[1] is not home:
+            known = self._told[key] = value, home, self._tell(value, space, name)
+        return known[2]
+
+    def _tell(self, value: object, space: Globals, name: str) -> bool:
         places = list(home_of(space).definitions.get(name, ()))
         if isinstance(value, FunctionType) and value.__globals__ is space and defines(value, places):
             return any(place.piece.kind == "statement" for place in places)

@@ -162,10 +162,14 @@ class Writer:
     def _left_out(self, value: Any) -> str:  # Any: JSON
         """Write what takes the place of a secret; DataError for what has no place."""
         where = str(value.get("at")) if isinstance(value, Mapping) else ""
-        if where and value.get("secret") in ("SecretStr", "SecretBytes"):
+        if where and value.get("secret") in ("SecretStr", "SecretBytes", "str"):
             kind = value["secret"]
             read = f"{self.imports.name('os:environ')}[{quoted(secret_variable(where))}]"
-            return f"{self.imports.name(f'pydantic:{kind}')}({read}{'.encode()' if kind == 'SecretBytes' else ''})"
+            return (
+                read
+                if kind == "str"
+                else f"{self.imports.name(f'pydantic:{kind}')}({read}{'.encode()' if kind == 'SecretBytes' else ''})"
+            )
         if where and "opaque" in value:
             raise DataError(
                 f"`{where}` holds a {value['opaque']}, which cannot be written as Python",

@@ -135,12 +135,7 @@ def run_plan(
     `run` is the run's id (new by default), `labels` go into its record. A Backend object is left open for more runs.
     `read_from` is what the plan was made with.
     """
-    if os.environ.get(IN_WORKER):
-        raise ConfigurationError(
-            "a run was started inside a worker of another run",
-            where=f"run {os.environ[IN_WORKER]}",
-            hint='start runs under `if __name__ == "__main__":`; workers import the same file',
-        )
+    _refuse_in_worker()
     refuse_drift(planned.drift, planned.on_drift)
     opened = Store.open(os.fspath(store), write=True, read_from=read_from)
     run = run or new_run_id()
@@ -181,6 +176,15 @@ def run_plan(
         events.close()
         for started in opened_here:
             started.close()
+
+
+def _refuse_in_worker() -> None:
+    if os.environ.get(IN_WORKER):
+        raise ConfigurationError(
+            "a run was started inside a worker of another run",
+            where=f"run {os.environ[IN_WORKER]}",
+            hint='start runs under `if __name__ == "__main__":`; workers import the same file',
+        )
 
 
 def _steps(target: object) -> list[Step[Any]]:

@@ -296,6 +296,8 @@ class _Judge:
         if is_bare and rest and self.reached.settled(_newest(owner.files), self.window):
             gone += rest
             self._candidate("records", owner.path, rest, EMPTIED, owner.step)
+        if owner.left_lease is not None and owner.left_lease not in gone:
+            gone.append(owner.left_lease)
         if gone:
             self.verdict.leased.append(Garbage(owner.path, tuple(gone), owner=owner))
 

@@ -70,6 +70,8 @@ class ArtifactFolder:
     rest: list[Aged] = field(default_factory=list)
     """The manifest, the recipe, and whatever else lies here."""
     lease: LeaseSeen | None = None
+    left_lease: Aged | None = None
+    """The lease of a collector that was killed."""
     former: list[Manifest] = field(default_factory=list)
     """Manifests that were taken away on purpose."""
 
@@ -211,7 +213,8 @@ def _read_leases(found: Inventory) -> None:
         run = str(lease.get("run", ""))
         if run.startswith(COLLECTOR):
             # Collectors work one at a time: this one was killed, and its lease is no sign of life, however young.
-            owner.leases[owner.leases.index(file)] = file._replace(modified=_LONG_AGO)
+            owner.left_lease = file._replace(modified=_LONG_AGO)
+            owner.leases[owner.leases.index(file)] = owner.left_lease
         else:
             owner.lease = LeaseSeen(run, file.modified)
 

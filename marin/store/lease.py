@@ -97,14 +97,18 @@ class Leases:
             epoch = max(epoch, *epochs, 0)
             if epoch and f"{epoch}.released.json" not in names:
                 url = fs.join(folder, f"{epoch}.json")
+                mine = Lease(url, epoch)
+                if mine in self._owed:  # nobody has had it since: it is mine again
+                    self._owed.remove(mine)
+                    return self._taken(step, fingerprint, mine)
                 record = _read(url, epoch)
                 if record is not None and record.nonce == nonce:
-                    return self._taken(step, fingerprint, Lease(url, epoch))
+                    return self._taken(step, fingerprint, mine)
                 if record is not None and not self._is_dead(record):
                     return record.holder
             epoch += 1
             url = fs.join(folder, f"{epoch}.json")
-            if fs.create(url, records.encode(_KIND, self._record(fingerprint, nonce))):
+            if fs.create(url, records.encode(_KIND, self._record(fingerprint, nonce)), durable=False):
                 return self._taken(step, fingerprint, Lease(url, epoch))
 
     def release(self, lease: Lease) -> None:
@@ -113,14 +117,15 @@ class Leases:
         While the store does not answer it is owed, and given back with the next call; when this run ends first, its
         heartbeat ends with it, and the lease with that.
         """
-        self._owed.append(lease)
+        if lease not in self._owed:
+            self._owed.append(lease)
         self._settle_debts()
 
     def _settle_debts(self) -> None:
         while self._owed:
             url = self._owed[0].url.removesuffix(".json") + ".released.json"
             try:
-                fs.create(url, records.encode("released", {"run": self._run, "at": _now()}))
+                fs.create(url, records.encode("released", {"run": self._run, "at": _now()}), durable=False)
             except StoreError as error:
                 log.warning("a lease could not be given back yet (%s)", error)
                 return

@@ -54,6 +54,19 @@ def test_ray_two_steps_agree_with_inline_in_every_digest(steps, cluster, tmp_pat
     assert {step.state for step in again.steps} == {"cached"}
 
 
+def test_ray_workers_read_from_other_stores_and_copy_what_a_new_artifact_names(steps, cluster, tmp_path):
+    team, own = tmp_path / "team", tmp_path / "own"
+    few, more = (steps.Squares(n=n, folder=str(tmp_path)) for n in (5, 8))
+    api.run_plan(api.plan([few], store=team), store=team, backend="inline")
+    wanted = [steps.Total(squares=few), steps.Total(squares=more)]
+    planned = api.plan(wanted, store=own, read_from=[str(team)])
+    result = api.run_plan(planned, store=own, backend=cluster, read_from=[str(team)])
+    assert [step.state for step in result.steps] == ["cached", "done", "done", "done"]
+    assert result.step("squares-2").shards == {"total": 8, "reused": 5, "computed": 3}
+    alone = api.run_plan(api.plan([more], store=own), store=own, backend="inline")
+    assert alone.step("squares").state == "cached"
+
+
 def test_ray_worker_killed_in_a_map_repeats_one_shard_only(steps, cluster, tmp_path):
     squares = steps.Squares(n=30, folder=str(tmp_path), trouble="die-once:17")
     result = _run([squares], tmp_path / "store", cluster)

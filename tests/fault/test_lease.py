@@ -49,6 +49,18 @@ def test_lease_that_cannot_be_given_back_is_owed_and_given_back_later(scene: Sce
     assert isinstance(scene.waiter.acquire(STEP, KEY), Lease)
 
 
+def test_lease_that_is_owed_is_had_again_by_its_own_run(scene: Scene):
+    lease = scene.holder.acquire(STEP, KEY)
+    assert isinstance(lease, Lease)
+    scene.storage.rules = [Rule("denied", operation="create")]
+    scene.holder.release(lease)
+    assert scene.holder.acquire(STEP, KEY) == lease
+    scene.storage.rules = ()
+    assert isinstance(scene.waiter.acquire(STEP, KEY), Holder)
+    scene.holder.release(lease)
+    assert isinstance(scene.waiter.acquire(STEP, KEY), Lease)
+
+
 def test_lease_that_was_taken_without_an_answer_is_known_again(scene: Scene):
     scene.storage.rules = [Rule("lost", operation="create"), Rule("timeout", operation="read")]
     with pytest.raises(StoreError):

@@ -391,4 +391,4 @@ class TestDrivers(Drivers.TestCase):
 class TestDriversLong(Drivers.TestCase):
     """Many long histories."""
 
-    settings = settings(max_examples=1500, stateful_step_count=80, suppress_health_check=list(HealthCheck))
+    settings = settings(max_examples=1000, stateful_step_count=60, suppress_health_check=list(HealthCheck))

@@ -77,10 +77,15 @@ class Switch(Step[Value[int]]):
     number: int | float = 1
 
 
+class Follows(Step[Value[int]]):
+    before: Step[Value[int]] = Switch()
+
+
 class Guarded(Step[Value[int]]):
     key: Placement[SecretStr]
     other: Placement[SecretStr] = SecretStr("default")
     client: Placement[object] = None
+    token: Placement[str] = Field(default="", repr=False)
 
 
 scalars = st.one_of(
@@ -174,6 +179,10 @@ def test_constructor_written_as_python_makes_the_same_step(step: Everything):
         (b"\x00a", "b'\\x00a'"),
         (date(2026, 1, 2), "date(2026, 1, 2)"),
         (datetime(2026, 1, 2, 3, tzinfo=UTC), "datetime(2026, 1, 2, 3, tzinfo=UTC)"),
+        (
+            datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+            'datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)',
+        ),
         (time(0, 0), "time()"),
         (timedelta(hours=1), "timedelta(seconds=3600)"),
         (Decimal("1.50"), 'Decimal("1.50")'),
@@ -202,6 +211,10 @@ def test_constructor_leaves_defaults_out_and_tells_true_from_one():
     assert constructor_of(Switch(flipped=True))["fields"] == [["flipped", True]]
 
 
+def test_constructor_writes_a_parent_that_is_the_default():
+    assert constructor_of(Follows())["fields"] == [["before", {"parent": "before"}]]
+
+
 def test_constructor_keeps_where_files_lie_and_names_the_patterns():
     constructor = constructor_of(Files(url="corpus/*.txt", exclude=["b*"]))
     assert constructor["class"] == "marin:Files"
@@ -219,12 +232,12 @@ def test_constructor_breaks_long_calls_into_lines():
 
 
 def test_constructor_never_holds_a_secret():
-    step = Guarded(key=SecretStr("hunter2"), other=SecretStr("hunter3"))
+    step = Guarded(key=SecretStr("hunter2"), other=SecretStr("hunter3"), token="hunter4")
     constructor = constructor_of(step)
     assert "hunter" not in dumps(constructor)
-    assert list(secret_places(constructor)) == [("key", "SecretStr"), ("other", "SecretStr")]
+    assert list(secret_places(constructor)) == [("key", "SecretStr"), ("other", "SecretStr"), ("token", "str")]
     text = Writer(Imports(), str).step(constructor, "", 0, 0)
-    assert text == 'Guarded(key=SecretStr(environ["KEY"]), other=SecretStr(environ["OTHER"]))'
+    assert text == 'Guarded(key=SecretStr(environ["KEY"]), other=SecretStr(environ["OTHER"]), token=environ["TOKEN"])'
     assert secret_variable("auth.api_keys['a b']") == "AUTH_API_KEYS__A_B"
 
 

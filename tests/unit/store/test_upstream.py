@@ -54,7 +54,7 @@ class Quality(Step[Scores]):
     model: Step[Folder]
 
     def run(self, ctx: Context) -> Scores:
-        return Scores.write(ctx.output, {"size": len(ctx.load(self.model).read("copy.bin"))})
+        return Scores.write(ctx.output, {"size": len(ctx.load(self.model).read("weights/model.bin"))})
 
 
 class Outside(Step[Folder]):
