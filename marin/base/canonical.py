@@ -21,7 +21,7 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from marin.base.config import ElideIf, PlacementMark, Was
+from marin.base.config import ElideIf, Was, placement_fields
 from marin.base.errors import CanonicalError
 from marin.base.json import Json, dumps
 
@@ -34,6 +34,9 @@ NOT_HANDLED: Final = NotHandled()
 Special = Callable[[object, str], Json | NotHandled]
 
 _SAFE_INTEGER = 2**53  # beyond, JSON readers round
+_LONG_INTEGER = 10**4000  # beyond, Python refuses to write it in decimal
+_DEEPEST = 100
+_ABSENT = object()
 _SORTED_SCALARS = (type(None), bool, str)
 
 
@@ -66,6 +69,8 @@ def _text(value: Json) -> bytes:
 class _Encoder:
     def __init__(self, special: Special) -> None:
         self._special = special
+        self._inside: list[int] = []
+        """The collections around the value at hand, by id."""
 
     def encode(self, value: object, path: str) -> Json:
         special = self._special(value, path)
@@ -81,7 +86,16 @@ class _Encoder:
         scalar = _scalar(value, path)
         if scalar is not None:
             return scalar
-        return self._collection(value, path)
+        if id(value) in self._inside:
+            hint = "leave out the member that leads back to it"
+            raise CanonicalError(f"{path}: a {type(value).__name__} contains itself", where=path, hint=hint)
+        if len(self._inside) == _DEEPEST:
+            hint = "flatten it, such as into a list of pairs"
+            raise CanonicalError(f"{path}: nested deeper than {_DEEPEST} levels", where=path, hint=hint)
+        self._inside.append(id(value))
+        encoded = self._collection(value, path)
+        self._inside.pop()
+        return encoded
 
     def _collection(self, value: object, path: str) -> Json:
         kind = type(value)
@@ -97,13 +111,13 @@ class _Encoder:
             ]
             return {"$dict": sorted(pairs, key=dumps)}
         if isinstance(value, BaseModel):
-            return {"$config": kind.__name__, "fields": self.fields(value, path)}
+            return {"$config": kind.__qualname__, "fields": self.fields(value, path)}
         if is_dataclass(value) and not isinstance(value, type):
             named = {
-                field.name: self.encode(getattr(value, field.name), f"{path}.{field.name}")
+                field.name: self.encode(_attribute(value, field.name, path), f"{path}.{field.name}")
                 for field in dataclass_fields(value)
             }
-            return {"$dataclass": kind.__name__, "fields": named}
+            return {"$dataclass": kind.__qualname__, "fields": named}
         raise _unknown(value, path)
 
     def _members(self, values: Iterable[object], path: str) -> list[Json]:
@@ -111,11 +125,12 @@ class _Encoder:
 
     def fields(self, model: BaseModel, path: str) -> dict[str, Json]:
         encoded: dict[str, Json] = {}
+        placed = placement_fields(type(model))
         for name, field in type(model).__pydantic_fields__.items():
             marks: list[Any] = field.metadata
-            if marks and any(isinstance(mark, PlacementMark) or mark is PlacementMark for mark in marks):
+            if name in placed:
                 continue
-            member = self.encode(getattr(model, name), f"{path}.{name}")
+            member = self.encode(_attribute(model, name, path), f"{path}.{name}")
             literals = [mark.literal for mark in marks if isinstance(mark, ElideIf)] if marks else ()
             if any(_text(member) == _text(self.encode(literal, path)) for literal in literals):
                 continue  # compared as text: True equals 1 in Python
@@ -132,8 +147,18 @@ class _Encoder:
         return encoded
 
 
+def _attribute(value: object, name: str, path: str) -> object:
+    found = getattr(value, name, _ABSENT)
+    if found is _ABSENT:
+        hint = "give every field a value when you make it"
+        raise CanonicalError(f"{path}.{name} was never set", where=f"{path}.{name}", hint=hint)
+    return found
+
+
 def _integer(value: int) -> Json:
-    return value if abs(value) < _SAFE_INTEGER else {"$int": str(value)}
+    if abs(value) < _SAFE_INTEGER:
+        return value
+    return {"$int": str(value) if abs(value) < _LONG_INTEGER else hex(value)}
 
 
 def _float(value: float) -> str:
@@ -143,9 +168,9 @@ def _float(value: float) -> str:
 def _scalar(value: object, path: str) -> Json:
     """Encode what is neither JSON's own nor a collection; None when it is something else."""
     if isinstance(value, enum.Flag):  # combinations have no name of their own
-        return {"$enum": f"{type(value).__name__}({value.value})"}
+        return {"$enum": f"{type(value).__qualname__}({value.value})"}
     if isinstance(value, enum.Enum):
-        return {"$enum": f"{type(value).__name__}.{value.name}"}
+        return {"$enum": f"{type(value).__qualname__}.{value.name}"}
     if type(value) is datetime:
         if value.tzinfo is None:
             raise CanonicalError(

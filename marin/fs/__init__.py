@@ -1,7 +1,7 @@
 """Bytes at URLs: the only room that knows fsspec."""
 
-from marin.fs.bulk import exists_many, list_folders, read_many
-from marin.fs.faults import NotFound
+from marin.fs.bulk import decode_many, exists_many, list_folders, read_many
+from marin.fs.faults import NotFound, Unavailable
 from marin.fs.location import is_local, join, local_path, normalise
 from marin.fs.output import FolderOutput
 from marin.fs.probe import probe
@@ -25,8 +25,10 @@ __all__ = [
     "FileReader",
     "FolderOutput",
     "NotFound",
+    "Unavailable",
     "check_file",
     "create",
+    "decode_many",
     "delete",
     "delete_folder",
     "delete_unchanged",

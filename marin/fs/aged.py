@@ -43,7 +43,20 @@ def list_aged(url: str) -> list[Aged]:
     )
 
 
-def _walk(root: str, below: str) -> Iterator[Aged]:
+def list_aged_here(url: str) -> list[Aged]:
+    """Return the files in a folder, not those in folders in it; an absent folder has none."""
+    if is_local(url):
+        return sorted(_walk(url, "", deep=False))
+    filesystem, path = remote(url)
+    try:
+        found = attempt(lambda: filesystem.ls(path, detail=True), url)
+    except NotFound:
+        return []
+    files = [(str(info["name"]).rsplit("/", 1)[-1], info) for info in found if info["type"] == "file"]
+    return sorted(Aged(name, join(url, name), int(info.get("size") or 0), _time(info)) for name, info in files)
+
+
+def _walk(root: str, below: str, *, deep: bool = True) -> Iterator[Aged]:
     folder = os.path.join(root, below)
     try:
         children = os.scandir(folder)
@@ -55,7 +68,8 @@ def _walk(root: str, below: str) -> Iterator[Aged]:
         for child in children:
             path = f"{below}/{child.name}" if below else child.name
             if child.is_dir(follow_symlinks=False):
-                yield from _walk(root, path)
+                if deep:
+                    yield from _walk(root, path)
                 continue
             with contextlib.suppress(FileNotFoundError):  # it went away while we looked
                 status = child.stat(follow_symlinks=False)

@@ -58,6 +58,19 @@ def _each(call: Callable[[str], T], urls: Iterable[str], threads: int | None) ->
             raise
 
 
+def decode_many(urls: Iterable[str], decode: Callable[[str, bytes], T | None]) -> dict[str, T]:
+    """Return what `decode(url, data)` makes of each file by URL, without absent ones and Nones.
+
+    Decoding takes place while other answers are waited for, and no more raw bytes are held than are under way.
+    """
+
+    def decoded(url: str) -> T | None:
+        data = _read_or_none(url)
+        return None if data is None else decode(url, data)
+
+    return {url: each for url, each in _each(decoded, urls, None).items() if each is not None}
+
+
 def _read_or_none(url: str) -> bytes | None:
     try:
         return read(url)

@@ -50,6 +50,10 @@ class NotFound(StoreError):
         super().__init__(what, where=where, hint=hint)
 
 
+class Unavailable(StoreError):
+    """The storage did not answer, in several tries; a later one may."""
+
+
 def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES, pause: Callable[[float], object] = time.sleep) -> T:
     """Return `call()`, retried while the error is transient; NotFound, FileExistsError or StoreError otherwise."""
     for number in range(1, tries + 1):
@@ -60,8 +64,10 @@ def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES, pause: Calla
         except FileExistsError:
             raise
         except storage_errors() as error:
-            if number == tries or not _is_transient(error, url):
-                raise refused(error, url) from error
+            transient = _is_transient(error, url)
+            if number == tries or not transient:
+                gave_up = refused(error, url)
+                raise Unavailable(gave_up.what, where=url, hint=gave_up.hint) if transient else gave_up from error
         pause(_FIRST_PAUSE * 2**number * random.random())
     raise AssertionError("unreachable")
 

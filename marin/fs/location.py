@@ -16,7 +16,7 @@ from marin.base.errors import ConfigurationError
 
 Filesystem = Any  # fsspec has no types
 
-REMOTE_CONNECTIONS = 128
+REMOTE_CONNECTIONS = 256
 """How many requests to one remote store are under way at once; botocore alone would let 10 through."""
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from marin.base.json import dumps
-from marin.graph.loaded import Globals, Place, keep_parsed
+from marin.graph.loaded import Globals, Place, is_first_party, keep_parsed, modules_above, space_named
 from marin.graph.node import Description, Key, Node
 from marin.graph.passages import modules, texts
 from marin.graph.piece import digest
@@ -87,7 +87,7 @@ def digest_of(*roots: object) -> CodeDigest:
         if len(_process.graph.nodes) > _MOST_NODES or len(_process.known) > _MOST_ROOTS:
             _process.graph, _process.known = Graph(), {}
         closure = _Closure(_process.graph, _process.rest)
-        found = closure.read([node for root in roots for node in _process.graph.code(root)])
+        found = closure.read([node for root in roots for node in _process.graph.root(root)])
         _process.known[key] = roots, _Known(found, closure.order, _process.rest)
         if not _process.rest:
             keep_parsed()
@@ -131,7 +131,9 @@ class _Closure:
         self.guarded: list[tuple[int, Node]] = []
         """Class attributes that were met and wait for a mention."""
         self.joined: list[list[int]] = []
-        """Numbers of nodes, and of what they reach beyond their edges: class attributes, type hints that are read."""
+        """Numbers of nodes, and of what they reach beyond their edges: class attributes, type hints that are read; what
+        a module does when it is imported belongs to none (-1)."""
+        self.modules: set[int] = set()
 
     def read(self, roots: list[Node]) -> CodeDigest:
         while True:
@@ -143,11 +145,11 @@ class _Closure:
             self.changed, self.reads = changed, reads
 
     def _walk(self, roots: list[Node]) -> None:
-        self.order, self.numbers, self.guarded, self.joined = [], {}, [], []
+        self.order, self.numbers, self.guarded, self.joined, self.modules = [], {}, [], [], set()
         for root in roots:
             self._number(root)
         done = 0
-        while done < len(self.order) or self._add_mentioned():
+        while done < len(self.order) or self._add_mentioned() or self._add_effects():
             while done < len(self.order):
                 self._visit(done)
                 done += 1
@@ -190,6 +192,18 @@ class _Closure:
                 self.joined.append([number, self._number(attribute)])
                 grown = True
         return grown
+
+    def _add_effects(self) -> bool:
+        """Number what the modules that are reached, and all that they import, do when they are imported."""
+        before = len(self.order)
+        waiting = [space for node in self.order for space, _ in _found(node).places]
+        while waiting:
+            space = waiting.pop()
+            if id(space) not in self.modules and is_first_party(space):
+                self.modules.add(id(space))
+                self.joined += [[-1, self._number(node)] for node in self.graph.effects(space)]
+                waiting += map(space_named, modules_above(space))
+        return len(self.order) > before
 
     def _finish(self, roots: list[Node]) -> CodeDigest:
         own = [self._own(node) for node in self.order]

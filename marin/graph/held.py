@@ -6,6 +6,7 @@ that the statement that made it can be looked for.
 
 import enum
 import functools
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
@@ -14,22 +15,32 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marin.base.canonical import NOT_HANDLED, NotHandled, encode
+from marin.base.canonical import NOT_HANDLED, NotHandled, Special, encode
 from marin.base.errors import CanonicalError
 from marin.base.json import Json, dumps
 from marin.graph.loaded import home_of, is_first_party, space_of
 from marin.graph.node import Description, Reach, shape
 
 _NEVER_CHANGES = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
+_GUARDED = (dict, set, frozenset, functools.partial, MethodType)
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes})
-_MOST_MEMBERS, _DEEPEST = 10_000, 8
+_MOST_MEMBERS, _DEEPEST, _MOST_LEVELS = 10_000, 50, 8
 
 
 def plain(value: object, description: Description, reach: Reach, path: str) -> Json:
     """Return the canonical form of a value, its code as places among the edges; None for one that has none."""
 
+    inside: list[int] = []
+
     def special(member: object, at: str) -> Json | NotHandled:
-        return _member(member, description, reach, at)
+        if type(member) not in _GUARDED:
+            return _member(member, description, reach, at, special)
+        if id(member) in inside or len(inside) > _DEEPEST:
+            raise CanonicalError(f"{at}: contains itself", where=at, hint="leave it out")
+        inside.append(id(member))
+        form = _member(member, description, reach, at, special)
+        inside.pop()
+        return form
 
     try:
         form = encode(value, path=path, special=special)
@@ -89,7 +100,7 @@ def code_inside(value: object) -> Iterator[FunctionType | type]:
         met.add(id(inner))
         if isinstance(inner, FunctionType | type):
             yield inner
-        elif depth < _DEEPEST:
+        elif depth < _MOST_LEVELS:
             waiting += [(member, depth + 1) for member in _members(inner)]
 
 
@@ -124,7 +135,7 @@ def by_name(value: FunctionType | type) -> tuple[str, int, str]:
     return value.__qualname__, line, value.__module__
 
 
-def _member(value: object, description: Description, reach: Reach, path: str) -> Json | NotHandled:
+def _member(value: object, description: Description, reach: Reach, path: str, special: Special) -> Json | NotHandled:
     if isinstance(value, FunctionType | type):
         description.holds_code = True
         nodes = reach.code(value)
@@ -135,12 +146,11 @@ def _member(value: object, description: Description, reach: Reach, path: str) ->
         return {"$module": None if is_first_party(vars(value)) else value.__name__}
     if isinstance(value, functools.partial | MethodType):
         description.holds_code = True
-        inside = [
-            encode(part, path=path, special=lambda m, p: _member(m, description, reach, p)) for part in parts(value)
-        ]
-        return {"$bound": inside}
+        return {"$bound": [encode(part, path=path, special=special) for part in parts(value)]}
     if type(value) in (dict, set, frozenset):
-        return _sorted_first(value, description, reach, path)
+        return _sorted_first(value, path, special)
+    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
+        return _array(value)
     if isinstance(value, re.Pattern):
         return {"$pattern": [encode(value.pattern, path=path, special=_form_by_name), int(value.flags)]}
     if isinstance(value, BaseModel | enum.Enum) or (is_dataclass(value) and not isinstance(value, type)):
@@ -149,14 +159,18 @@ def _member(value: object, description: Description, reach: Reach, path: str) ->
     return NOT_HANDLED
 
 
-def _sorted_first(value: Any, description: Description, reach: Reach, path: str) -> Json | NotHandled:  # Any: see above
-    """Encode what has no order of its own in one that no hash seed decides, for edges are numbered as they are met."""
-    if all(type(member) in _SCALARS for member in (value.values() if isinstance(value, dict) else value)):
+def _array(value: Any) -> Json | NotHandled:  # Any: a numpy array; numpy is not imported here
+    """Return an array of numbers by its bytes: a table that was read from a file shows no change in its expression."""
+    if value.dtype.hasobject:
         return NOT_HANDLED
+    return {"$array": [value.dtype.str, list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]}
 
-    def special(member: object, at: str) -> Json | NotHandled:
-        return _member(member, description, reach, at)
 
+def _sorted_first(value: Any, path: str, special: Special) -> Json | NotHandled:  # Any: a dict or a set
+    """Encode what has no order of its own in one that no hash seed decides, for edges are numbered as they are met."""
+    every = [*value, *value.values()] if isinstance(value, dict) else value
+    if all(type(member) in _SCALARS for member in every):
+        return NOT_HANDLED
     members = sorted(value, key=lambda member: dumps(encode(member, path=path, special=_form_by_name)))
     forms = [encode(member, path=f"{path}[{place}]", special=special) for place, member in enumerate(members)]
     if not isinstance(value, dict):

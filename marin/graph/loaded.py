@@ -61,13 +61,16 @@ class Home:
     stars: Sequence[str]
     handed: frozenset[str]
     needs: Sequence[tuple[str, str | None]]
+    effects: Sequence[tuple[str, Place]]
+    """Statements that are executed at import for what they do elsewhere, and whom they call or change; none of a
+    notebook, where one calls things to look at them."""
     text: Text | None
     """The file's; None in a notebook."""
     length: int = 0
     """How many cells there were."""
 
 
-NOWHERE = Home({}, {}, {}, (), frozenset(), (), None)
+NOWHERE = Home({}, {}, {}, (), frozenset(), (), (), None)
 
 _homes: dict[str, tuple[object, Home]] = {}
 """By file: what it was loaded as, and what it says."""
@@ -78,11 +81,11 @@ _memo = Memo(None)
 
 def is_first_party(space: Globals) -> bool:
     """Whether the module of these globals is code that the user edits."""
-    name, file = space.get("__name__") or "", space.get("__file__")
-    if name.split(".")[0] == "marin":
+    name, file = str(space.get("__name__") or ""), space.get("__file__")
+    if name.split(".", maxsplit=1)[0] == "marin":
         return False
     if file:
-        return is_first_party_file(file) and file.endswith(".py")
+        return isinstance(file, str) and is_first_party_file(file) and file.endswith(".py")
     folders = [str(folder) for folder in space.get("__path__") or ()]  # of a package without `__init__.py`
     return name == "__main__" or any(map(is_first_party_file, folders))
 
@@ -99,10 +102,15 @@ def _standard() -> tuple[str, str]:
     return sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
 
 
+def space_named(module: str) -> Globals:
+    """Return the globals of a module; empty when it is not loaded."""
+    space = getattr(sys.modules.get(module), "__dict__", None)
+    return space if isinstance(space, dict) else {}
+
+
 def space_of(kind: type) -> Globals:
     """Return the globals of the module that a class names as its own; empty when it is not loaded."""
-    module = sys.modules.get(kind.__module__)
-    return {} if module is None else vars(module)
+    return space_named(kind.__module__)
 
 
 def home_of(space: Globals) -> Home:
@@ -171,6 +179,7 @@ def _home(texts: Sequence[Text]) -> Home:
         tuple(star for source in sources for star in source.stars),
         frozenset().union(*(source.handed for source in sources)),
         tuple(need for source in sources for need in source.needs),
+        tuple((name, Place(text, number)) for text in texts for name, number in text.source.effects),
         texts[0] if texts else None,
     )
 
@@ -191,7 +200,7 @@ def _notebook(space: Globals) -> Home:
     known = _homes.get(key)
     if known is None or known[0] is not cells or known[1].length != len(cells):
         texts = [text for cell in cells if isinstance(cell, str) and (text := _cell(cell)) is not None]
-        known = _homes[key] = cells, replace(_home(texts), text=None, length=len(cells))
+        known = _homes[key] = cells, replace(_home(texts), text=None, effects=(), length=len(cells))
     return known[1]
 
 
@@ -248,9 +257,9 @@ def imported(space: Globals, name: str) -> tuple[Globals, str] | None:
     home, package = home_of(space), space.get("__package__") or ""
     asked = [(each.module, each.attribute) for each in home.imports.get(name, ()) if each.attribute is not None]
     for module, attribute in [*reversed(asked), *((star, name) for star in home.stars)]:
-        found = sys.modules.get(_absolute(module, package))
-        if found is not None and attribute in vars(found) and vars(found)[attribute] is space.get(name, found):
-            return vars(found), attribute
+        found = space_named(_absolute(module, package))
+        if attribute in found and found[attribute] is space.get(name, found):
+            return found, attribute
     return None
 
 
@@ -260,13 +269,12 @@ def libraries(space: Globals, name: str) -> list[str]:
     found = []
     for each in home.imports.get(name, ()):
         module = each.name if each.top else _absolute(each.module, package)
-        loaded = sys.modules.get(module)
-        if loaded is None or not is_first_party(vars(loaded)):
+        if not is_first_party(space_named(module)):
             found.append(f"{module}:{each.attribute or ''}")
     if name not in home.imports and name not in home.definitions:
         for star in home.stars:
-            loaded = sys.modules.get(_absolute(star, package))
-            if loaded is not None and name in vars(loaded) and not is_first_party(vars(loaded)):
+            loaded = space_named(_absolute(star, package))
+            if name in loaded and not is_first_party(loaded):
                 found.append(f"{star}:{name}")
     return found
 
@@ -276,6 +284,17 @@ def _absolute(module: str, package: str) -> str:
         return importlib.util.resolve_name(module, package)
     except ImportError:  # a relative import of a script, which failed when it was executed
         return module
+
+
+def modules_above(space: Globals) -> list[str]:
+    """Return the packages of a module, and what it imports when it is imported itself."""
+    parts = str(space.get("__name__")).split(".")
+    found = [".".join(parts[:length]) for length in range(1, len(parts))]
+    home, package = home_of(space), space.get("__package__") or ""
+    for each in [each for imports in home.imports.values() for each in imports]:
+        module = _absolute(each.module, package)
+        found += [module] if each.attribute is None else [module, f"{module}.{each.attribute}"]
+    return [*found, *(_absolute(star, package) for star in home.stars)]
 
 
 def first_party_module(name: str, package: str) -> ModuleType | None:

@@ -72,6 +72,9 @@ def _through_modules(found: Meaning, look: Look) -> Meaning:
     while isinstance(value, ModuleType) and is_first_party(vars(value)) and rest:
         space, name, rest = vars(value), rest[0], rest[1:]
         value = look(space, name)
+        if value is ABSENT and "__getattr__" in space:  # it makes the attribute when it is asked for
+            name, rest = "__getattr__", ()
+            value = look(space, name)
         named = tuple(libraries(space, name))
         if isinstance(value, ModuleType) and not is_first_party(vars(value)):
             return Meaning(ABSENT, {}, "", rest, named)

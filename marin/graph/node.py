@@ -119,7 +119,7 @@ def shape(value: object) -> bytes | Json:
     """Return a form by which a change in place is seen; code in it counts by identity."""
     try:  # takes a tenth of the time; it raises ValueError for anything but plain values
         plain = marshal.dumps(value, _WITHOUT_REFERENCES)  # type: ignore[arg-type]
-    except ValueError:
+    except (ValueError, BufferError):
         return encode(value, path="", special=_by_identity)
     return plain if len(plain) < _KEPT_BYTES else hashlib.sha256(plain).digest()
 

@@ -7,12 +7,11 @@ stands there now.
 import importlib.util
 import io
 import re
-import sys
 import tokenize
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from marin.graph.loaded import Globals, Place, home_of, is_first_party
+from marin.graph.loaded import Globals, Place, home_of, is_first_party, space_named
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """A line as Python's tokenizer counts them: a form feed ends none."""
@@ -51,11 +50,11 @@ def modules(places: Places) -> dict[str, str]:
         found.setdefault(name, {})[place.text.data] = None
     while waiting:
         for name in _needed(waiting.pop()):
-            module = sys.modules.get(name)
-            text = home_of(vars(module)).text if module is not None and is_first_party(vars(module)) else None
-            if name not in found and module is not None and text is not None:
+            space = space_named(name)
+            text = home_of(space).text if is_first_party(space) else None
+            if name not in found and text is not None:
                 found[name] = {text.data: None}
-                waiting.append(vars(module))
+                waiting.append(space)
     return {name: "\n".join(map(_decoded, found[name])) for name in sorted(found)}
 
 

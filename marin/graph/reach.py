@@ -4,19 +4,27 @@ Whose code a value is decides how it is followed: what the user edits is describ
 and marin itself declares versions.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 
 from marin.base.json import Json
 from marin.graph.classes import describe_attribute, describe_class, places_of_class, subclasses
 from marin.graph.constants import defines, describe_constant, describe_written
-from marin.graph.functions import describe_function
-from marin.graph.loaded import Globals, Home, home_of, is_first_party, space_of
+from marin.graph.functions import describe_function, places_of_function
+from marin.graph.held import held
+from marin.graph.loaded import Globals, Home, home_of, is_first_party, libraries, space_of
 from marin.graph.meaning import ABSENT, Meaning, binding, meaning_of
 from marin.graph.node import Description, Key, Node
 from marin.graph.piece import import_of
-from marin.graph.said import key_of_attribute, key_of_constant
+from marin.graph.said import key_of_attribute, key_of_constant, say
+
+_HARMLESS = {
+    *("logging", "warnings", "atexit", "signal", "sys", "gc", "faulthandler", "tracemalloc", "argparse", "unittest"),
+    *("marin", "ray", "click", "typer", "rich", "tqdm", "dotenv", "matplotlib", "seaborn", "IPython", "pytest"),
+}
+"""Libraries that no result depends on: calling them when a module is imported does not count."""
 
 
 class Graph:
@@ -41,6 +49,19 @@ class Graph:
             return [self._node(("function", id(value)), shown, value, lambda _: describe_function(value, self))]
         wrapped = getattr(value, "__wrapped__", None)
         return self.code(wrapped) if isinstance(wrapped, FunctionType) else []
+
+    def root(self, value: object) -> list[Node]:
+        """Return the nodes of what a digest is asked for; a partial or a bound method counts with what it holds."""
+        if isinstance(value, functools.partial | MethodType):
+            shown = "partial" if isinstance(value, functools.partial) else f"method {value.__name__}"
+
+            def describe(_: Node) -> Description:
+                description = Description()
+                description.says = [held(value, description, self, shown)]
+                return description
+
+            return [self._node(("object", id(value)), shown, value, describe)]
+        return self.code(value)
 
     def reference(self, found: Meaning) -> list[Node]:
         """Return the nodes that a name stands for: the value itself, and the statements that made it."""
@@ -87,6 +108,32 @@ class Graph:
             return describe_written(space.get(name), space, name, node.shown, self)
 
         return self._node(("written", *node.key), node.shown, space, describe)
+
+    def effects(self, space: Globals) -> list[Node]:
+        """Return the node of what a module does elsewhere when it is imported, such as `random.seed(1)`."""
+        home = home_of(space)
+
+        def describe(_: Node) -> Description:
+            description = Description()
+            description.held.append((lambda: home_of(space), home))
+            description.says = [say(places, space, str(space.get("__name__")), description, self)]
+            return description
+
+        places = list(dict.fromkeys(place for name, place in home.effects if self._has_effect(space, name)))
+        shown = f"{space.get('__name__')} (on import)"
+        return [self._node(("effects", id(space), id(home)), shown, space, describe)] if places else []
+
+    def _has_effect(self, space: Globals, name: str) -> bool:
+        """Whether calling a name, or changing what it stands for, can matter to others than the name's owner."""
+        imports = libraries(space, name)
+        if imports:
+            return not all(each.partition(":")[0].partition(".")[0] in _HARMLESS for each in imports)
+        value = space.get(name)
+        if not isinstance(value, FunctionType) or not is_first_party(value.__globals__):
+            return False
+        used = [chain[0] for place in places_of_function(value) for chain in place.piece.names]
+        starts_runs = any(each.startswith("marin:") for head in used for each in libraries(value.__globals__, head))
+        return not starts_runs
 
     def attribute(self, kind: type, name: str, value: object) -> Node:
         """Return the node of a class attribute that is a plain value."""

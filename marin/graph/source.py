@@ -42,9 +42,12 @@ class ModuleSource:
     """All that is imported anywhere, as module and attribute."""
     handed: frozenset[str]
     """Definitions that code which runs at import may have handed on, such as to a registry."""
+    effects: tuple[tuple[str, int], ...]
+    """Statements that are executed at import for what they do elsewhere, such as `random.seed(1)`, and the first part
+    of the name that they call or change."""
 
 
-NO_SOURCE = ModuleSource((), {}, {}, {}, {}, (), (), frozenset())
+NO_SOURCE = ModuleSource((), {}, {}, {}, {}, (), (), frozenset(), ())
 
 
 def parse(text: str | bytes) -> ModuleSource:
@@ -66,12 +69,13 @@ def to_json(source: ModuleSource) -> list[Any]:  # Any: JSON
         source.stars,
         source.needs,
         sorted(source.handed),
+        source.effects,
     ]
 
 
 def from_json(data: Sequence[Any]) -> ModuleSource:  # Any: JSON
     """Return the source that was written; raises TypeError or ValueError when it is none."""
-    pieces, definitions, touching, by_line, imports, stars, needs, handed = data
+    pieces, definitions, touching, by_line, imports, stars, needs, handed, effects = data
     return ModuleSource(
         _Pieces(pieces),
         {name: tuple(numbers) for name, numbers in definitions.items()},
@@ -81,6 +85,7 @@ def from_json(data: Sequence[Any]) -> ModuleSource:  # Any: JSON
         tuple(stars),
         tuple((module, attribute) for module, attribute in needs),
         frozenset(handed),
+        tuple((name, number) for name, number in effects),
     )
 
 
@@ -119,6 +124,9 @@ class _Reading:
         self.imports: dict[str, list[Import]] = {}
         self.executed: list[tuple[int, frozenset[str]]] = []
         """For each piece of the top level, the names that are evaluated when the module is imported."""
+        self.effects: list[tuple[str, int]] = []
+        self.is_script = False
+        """Whether what is being read is executed in a script alone."""
 
     def statements(self, statements: Sequence[ast.stmt], conditions: tuple[int, ...]) -> None:
         for statement in statements:
@@ -134,9 +142,12 @@ class _Reading:
             self.imports.setdefault(each.name, []).append(each)
 
     def open_block(self, block: ast.If | ast.Try | ast.TryStar, conditions: tuple[int, ...]) -> None:
+        was_script = self.is_script
         if isinstance(block, ast.If):
             conditions = (*conditions, self.piece(block.test, conditions))
+            self.is_script = was_script or _is_main(block.test)
         self.statements(block.body, conditions)
+        self.is_script = was_script
         for handler in getattr(block, "handlers", ()):
             self.statements(handler.body, conditions)
         self.statements(block.orelse, conditions)
@@ -157,6 +168,8 @@ class _Reading:
         number = len(walk.pieces) - 1
         for name in dict.fromkeys([*walk.scope.bound[bound:], *walk.filled[filled:], *_receivers(node)]):
             self.definitions.setdefault(name, []).extend([*conditions, number])
+        if not self.is_script:
+            self.effects += [(name, number) for name in dict.fromkeys([*walk.filled[filled:], *_called(node)])]
         names = frozenset(walk.executed[executed:])
         self.executed.append((number, names))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -194,6 +207,7 @@ class _Reading:
             tuple(dict.fromkeys(each.module for each in self.imports.get("*", ()))),
             tuple(dict.fromkeys((each.module, None if each.attribute == "*" else each.attribute) for each in every)),
             (executed & self.definitions.keys()) | made,
+            tuple(self.effects),
         )
 
     def _changed_by(self, names: frozenset[str]) -> list[str]:
@@ -226,6 +240,21 @@ class _Reading:
 
 def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_main(test: ast.expr) -> bool:
+    """Whether a condition is `__name__ == "__main__"`."""
+    if not isinstance(test, ast.Compare) or chain_of(test.left) != ("__name__",):
+        return False
+    other = test.comparators[0]
+    return isinstance(test.ops[0], ast.Eq) and isinstance(other, ast.Constant) and other.value == "__main__"
+
+
+def _called(node: ast.AST) -> tuple[str, ...]:
+    """Return the first part of the name that a statement calls for its effect."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return (chain_of(node.value.func) or ())[:1]
+    return ()
 
 
 def _receivers(node: ast.AST) -> Iterator[str]:
@@ -275,11 +304,12 @@ def references(node: ast.AST) -> References:
 
 
 def normal_form(node: ast.AST) -> str:
-    """Return what counts of a definition or statement as one text."""
+    """Return what counts of a definition or statement as one text, the imports inside it included."""
     walk = Walk()
     with _deep():
         walk.write(node)
-    return "".join(walk.out)
+    imports = [f" {event[1][0]}={event[1][1]}" for event in walk.events if event[0] == "import"]
+    return "".join([*walk.out, *imports])
 
 
 def _piece(node: ast.AST) -> Piece:

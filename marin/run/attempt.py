@@ -70,7 +70,7 @@ def _execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> R
                 with time_limit(order.resources.timeout, where=f"step {identity.name}", give_up=give_up):
                     report = _compute(order, load(), store=store, workers=workers, emit=emit, log=log.write)
             except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: a step may raise anything
-                cause = Cause.TIMEOUT if isinstance(error, StepTimeout) else Cause.EXCEPTION
+                cause = _cause(error)
                 failure = explain(error, hint=f"the whole traceback is in {log.url}", cause=cause)
                 log.write(failure.text)
                 emit("exit", cause=str(failure.cause), message=failure.message)
@@ -79,6 +79,13 @@ def _execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> R
             return report
     finally:
         writer.close()
+
+
+def _cause(error: BaseException) -> Cause:
+    """Return whose fault an exception is: the clock's, the storage's (worth another try), or the step's."""
+    if isinstance(error, StepTimeout):
+        return Cause.TIMEOUT
+    return Cause.LOST if isinstance(error, fs.Unavailable) else Cause.EXCEPTION
 
 
 def write_result(folder: str, failure: Failure | None) -> None:

@@ -16,10 +16,10 @@ from typing import TypeVar
 from marin import fs
 from marin.base.errors import StoreError
 from marin.fs.aged import Aged, delete_empty_folder, delete_empty_folders, list_aged
-from marin.store import former, layout, manifest, unlisted
+from marin.store import former, layout, manifest, records, unlisted
 from marin.store.garbage import Garbage, Verdict, judge
 from marin.store.heartbeat import Heartbeat
-from marin.store.inventory import COLLECTOR, Inventory, epoch_of, take_inventory
+from marin.store.inventory import COLLECTOR, ArtifactFolder, Inventory, epoch_of, take_inventory
 from marin.store.lease import TTL_SECONDS, Holder, Leases
 from marin.store.pins import pins
 from marin.store.presence import THREADS
@@ -158,16 +158,18 @@ class _Collector:
         done = Collected(verdict)
         self._list_again(verdict, done)
         self._unlist(verdict, done)
-        blocked = self._give_up(verdict)
+        wanted = self._give_up(verdict)
+        blocked = {"artifacts/{}/{}".format(*short(*record.key)) for record in wanted} | self._listed_by_hand(verdict)
+        needed = {file.url for record in wanted for file in record.manifest.all_files}
         for what, garbage, act in (
             ("deleting", verdict.garbage, self._delete),
             ("deleting checkpoints", verdict.leased, self._delete_under_lease),
         ):
-            going = [each for each in garbage if not _is_blocked(each, blocked)]
+            going = [each for each in garbage if not _is_blocked(each, blocked, needed)]
             for files in self._each(what, going, act):
                 done.deleted += len(files)
                 done.deleted_bytes += sum(file.size for file in files)
-        for batch in verdict.forget_shards:
+        for batch in verdict.forget_shards if not wanted else ():
             fs.delete(fs.join(self._root, batch.path))
         for claim in verdict.stale_claims:
             fs.delete(claim.url)
@@ -202,22 +204,32 @@ class _Collector:
             if (committed.step, committed.fingerprint) in pinned:
                 done.relisted += unlisted.recall(self._root, committed.step, committed.fingerprint) is not None
 
-    def _give_up(self, verdict: Verdict) -> set[str]:
-        """Give results up whose grace period is over; return the folders of those that somebody wants after all."""
+    def _give_up(self, verdict: Verdict) -> list[Unlisted]:
+        """Give results up whose grace period is over; return those that somebody wants after all."""
         pinned = self._pinned()
 
-        def give_up(record: Unlisted) -> str | None:
-            gone = record.key not in pinned and unlisted.forget(record)
-            return None if gone else "artifacts/{}/{}".format(*short(*record.key))
+        def give_up(record: Unlisted) -> bool:
+            return record.key not in pinned and unlisted.forget(record)
 
-        return {folder for folder in self._each("giving up results", verdict.forget, give_up) if folder is not None}
+        given_up = self._each("giving up results", verdict.forget, give_up)
+        return [record for record, gone in zip(verdict.forget, given_up, strict=True) if not gone]
+
+    def _listed_by_hand(self, verdict: Verdict) -> set[str]:
+        """Return the attempts whose manifest stands after all: its invalidation was undone while the store was read."""
+        attempts = [each.path for each in verdict.garbage if each.path.startswith("artifacts/")]
+        owners = {fs.join(self._root, path.rpartition("/attempts/")[0], "manifest.json") for path in attempts}
+        stand = {}
+        for url, text in fs.read_many(owners).items():
+            listed = manifest.decode(text, where=url)
+            stand[url[len(self._root) + 1 :].rpartition("/")[0]] = listed.attempt if listed is not None else ""
+        return {path for path in attempts if stand.get(path.rpartition("/attempts/")[0]) == path.rpartition("/")[2]}
 
     def _delete(self, garbage: Garbage) -> Sequence[Aged]:
         """Delete files and return them; none of an attempt whose result was listed again by hand."""
-        records = [file for file in garbage.files if file.path.rsplit("/", 1)[-1] in former.NAMES]
-        for file in records:
+        taken_away = [file for file in garbage.files if file.path.rsplit("/", 1)[-1] in former.NAMES]
+        for file in taken_away:
             fs.delete(file.url)
-        if records and self._is_listed(garbage):
+        if taken_away and self._is_listed(garbage):
             return ()
         for file in garbage.files:
             fs.delete(file.url)
@@ -238,7 +250,8 @@ class _Collector:
         owner = garbage.owner
         assert owner is not None
         # Who is dead was judged by the store's own times, so a lease is taken over at once.
-        lease = Leases(self._store, self._run, user=self._user, ttl=0.0).acquire(owner.step, owner.prefix)
+        leases = Leases(self._store, self._run, user=self._user, ttl=0.0)
+        lease = leases.acquire(owner.step, self._fingerprint_of(owner))
         if isinstance(lease, Holder):
             return ()
         if lease.epoch != owner.epoch + 1:  # somebody has taken it since the store was looked at
@@ -253,6 +266,18 @@ class _Collector:
         delete_empty_folders(fs.join(folder, "leases"))
         delete_empty_folder(folder)
         return garbage.files
+
+    def _fingerprint_of(self, owner: ArtifactFolder) -> str:
+        """Return the whole fingerprint, which others compare in a lease; its start if no record has it."""
+        if owner.listed is not None:
+            return owner.listed.manifest.fingerprint
+        recipe = fs.join(self._root, owner.path, "recipe.json")
+        kinds = {recipe: "recipe", **{file.url: "lease" for file in owner.leases if "released" not in file.path}}
+        for url, data in fs.read_many(kinds).items():
+            record = records.decode(data, kinds[url], where=url) or {}
+            if str(record.get("fingerprint", "")).startswith(owner.prefix):
+                return str(record["fingerprint"])
+        return owner.prefix
 
     def _pinned(self) -> set[Key]:
         return {(pin.step, pin.fingerprint) for pin in pins(self._root)}
@@ -280,8 +305,9 @@ class _Collector:
             )
 
 
-def _is_blocked(garbage: Garbage, blocked: set[str]) -> bool:
-    return any(garbage.path == folder or garbage.path.startswith(f"{folder}/") for folder in blocked)
+def _is_blocked(garbage: Garbage, folders: set[str], needed: set[str]) -> bool:
+    inside = any(garbage.path == folder or garbage.path.startswith(f"{folder}/") for folder in folders)
+    return inside or (bool(needed) and any(file.path in needed for file in garbage.files))
 
 
 def _order(file: Aged) -> tuple[int, int, str]:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from marin import fs
 from marin.base.errors import StoreError
-from marin.fs.aged import Aged, list_aged
-from marin.fs.read import entry_of
+from marin.fs.aged import Aged, list_aged, list_aged_here
 from marin.graph.files import Shard
 from marin.store import former, layout, manifest, records, reused, shards, unlisted
 from marin.store.manifest import Manifest, read_shard
@@ -138,12 +137,13 @@ class Inventory:
 
 def take_inventory(root: str) -> Inventory:
     """Return all that lies in a store; StoreError when a pin cannot be read or a record is of a newer marin."""
-    # In this order: whatever a run that has ended here committed is seen below.
+    # In this order: whatever a run that has ended here committed is seen below, and so is a manifest that a reader
+    # has put back, for its record of unlisting goes only after that.
     found = Inventory(root, pins(root), read_runs(root))
+    _read_unlisted(found)
     _read_artifacts(found)
     _read_shards(found)
-    _read_unlisted(found)
-    for folder in ("", "pins"):
+    for folder in ("", "pins", "runs"):
         found.strays += _strays_beside(root, folder)
     return found
 
@@ -315,6 +315,8 @@ def _below(root: str, folder: str) -> list[Aged]:
 def _strays_beside(root: str, folder: str) -> list[Aged]:
     """Return what killed writers left in a folder itself, not below it; object stores hold no halves."""
     where = fs.join(root, folder) if folder else root
-    urls = [fs.join(where, name) for name in fs.list_folder(where) if is_stray(name)]
-    found = [entry for entry in map(entry_of, urls) if entry is not None]
-    return [Aged(entry.url[len(root) + 1 :], entry.url, entry.size, entry.changed_ns / 1e9) for entry in found]
+    return [
+        file._replace(path=f"{folder}/{file.path}" if folder else file.path)
+        for file in list_aged_here(where)
+        if is_stray(file.path)
+    ]

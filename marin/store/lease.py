@@ -101,7 +101,7 @@ class Leases:
                 if mine in self._owed:  # nobody has had it since: it is mine again
                     self._owed.remove(mine)
                     return self._taken(step, fingerprint, mine)
-                record = _read(url, epoch)
+                record = _read(url, epoch, fingerprint)
                 if record is not None and record.nonce == nonce:
                     return self._taken(step, fingerprint, mine)
                 if record is not None and not self._is_dead(record):
@@ -159,12 +159,14 @@ class Leases:
         return now - seen.since >= self._ttl
 
 
-def _read(url: str, epoch: int) -> _Record | None:
+def _read(url: str, epoch: int, fingerprint: str) -> _Record | None:
     """Return a lease's record; None, with a warning, when it cannot be believed, which two reads must agree on."""
     for _ in range(2):
         found = records.load(url, _KIND)
         try:
-            if found is not None:
+            if found is not None and found["fingerprint"][: layout.PREFIX_HEX] != fingerprint[: layout.PREFIX_HEX]:
+                log.warning("%s is of another result; it is passed over", url)
+            elif found is not None:
                 holder = Holder(found["run"], found["user"], found["process"]["host"], found["since"], epoch)
                 return _Record(holder, found["nonce"], found["process"])
         except (KeyError, TypeError):

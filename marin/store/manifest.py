@@ -193,6 +193,8 @@ def read_file(record: Mapping[str, Any]) -> FileRef:  # Any: JSON
     for name in ("url", "path"):
         if not isinstance(record[name], str) or layout.absolute("", record[name]) is None:
             raise ValueError(f"the path {record[name]!r} leaves the store")
+    if not isinstance(record["size"], int) or not isinstance(record["digest"], str):
+        raise TypeError(f"the size or digest of {record['path']!r} is none")
     return FileRef(record["path"], record["url"], record["size"], record["digest"])
 
 

@@ -4,7 +4,7 @@ Invariant: a record that lacks a field of its model, or holds something else in 
 more fields than these is, so that a later marin may add some. The reference page is written from here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 TEXT, INTEGER, NUMBER, FLAG = (str,), (int,), (int, float), (bool,)
@@ -204,6 +204,19 @@ MODELS: Mapping[str, Model] = {
 }  # fmt: skip
 
 
+_INSIDE: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "manifest": {
+        "producer.user": TEXT,
+        "producer.host": TEXT,
+        "producer.commit": TEXT,
+        "metrics.*": NUMBER,
+    },
+    "recipe": {"recipe.config": OBJECT},
+    "run": {"steps.*": OBJECT, "steps.*.name": TEXT, "steps.*.step": TEXT, "steps.*.fingerprint": TEXT},
+}
+"""What plans and screens take for granted inside a field; `*` stands for every member."""
+
+
 def problem_with(kind: str, record: Mapping[str, Any]) -> str | None:  # Any: JSON
     """Return what is wrong with a record of a kind, such as "lacks `run`"; None for what its model allows."""
     model = MODELS.get(kind)
@@ -214,4 +227,21 @@ def problem_with(kind: str, record: Mapping[str, Any]) -> str | None:  # Any: JS
                 return f"lacks `{name}`"
         elif not isinstance(value, field.types):
             return f"holds {type(value).__name__} as `{name}`"
+    for place, types in _INSIDE.get(kind, {}).items():
+        for value in _members(record, place.split(".")):
+            if not isinstance(value, types):
+                return f"holds {type(value).__name__} as `{place}`"
     return None
+
+
+def _members(value: Any, place: Sequence[str]) -> Iterator[Any]:  # Any: JSON
+    """Yield what a record holds at a place, each member for `*`; null and absent ones are left out."""
+    if value is None:
+        return
+    if not place:
+        yield value
+    elif place[0] == "*":
+        for member in value.values() if isinstance(value, dict) else value:
+            yield from _members(member, place[1:])
+    elif isinstance(value, Mapping):
+        yield from _members(value.get(place[0]), place[1:])

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from marin import fs
+from marin.fs.faults import attempt
 from marin.graph.files import FileRef
 
 THREADS = 16
@@ -23,7 +24,12 @@ def present_each(groups: Sequence[Sequence[FileRef]]) -> list[bool]:
 
 
 def _present_local(file: FileRef) -> bool:
+    # A disk that does not answer is no missing file, or a commit would take a good manifest for a useless one.
+    return attempt(lambda: _size(file.url), file.url) == file.size
+
+
+def _size(path: str) -> int | None:
     try:
-        return os.stat(file.url).st_size == file.size
-    except OSError:
-        return False
+        return os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None

@@ -51,7 +51,9 @@ def read_runs(root: str) -> dict[str, RunSeen]:
     """Return all runs by id; what they touched is known only as far as their records say."""
     folders: dict[str, list[Aged]] = {}
     for file in list_aged(layout.runs_folder(root)):
-        folders.setdefault(file.path.split("/", 1)[0], []).append(file)
+        run, below, _ = file.path.partition("/")
+        if below:
+            folders.setdefault(run, []).append(file)
     urls = [fs.join(layout.run_folder(root, run), name) for run in folders for name in ("run.json", "heartbeat.json")]
     stored = fs.read_many(urls)
     found = {}

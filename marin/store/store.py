@@ -5,6 +5,7 @@ depends on leases. Nothing in a store is ever executed. Nothing is ever written 
 that a record names lies below the root of the record's own store.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, Self
@@ -19,6 +20,8 @@ from marin.store.manifest import Manifest, manifest_contents, placed
 from marin.store.presence import THREADS, present, present_each
 from marin.store.shards import ShardCache
 from marin.store.unlisted import peek, recall
+
+log = logging.getLogger(__name__)
 
 
 class Commit(NamedTuple):
@@ -123,11 +126,9 @@ class Store:
         return found
 
     def _find(self, keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
-        urls = {key: self._manifest_url(*key) for key in keys}
-        read = fs.read_many(urls.values())
-        there = [(key, read[url], url) for key, url in urls.items() if url in read]
-        found = [(key, manifest.decode(data, where=url, root=self.url)) for key, data, url in there]
-        return {key[1]: each for key, each in found if each is not None and (each.step, each.fingerprint) == key}
+        urls = {self._manifest_url(*key): key for key in keys}
+        found = fs.decode_many(urls, lambda url, data: manifest.decode(data, where=url, root=self.url))
+        return {each.fingerprint: each for url, each in found.items() if _is_of(each, urls[url], url)}
 
     def _whole(self, own: Mapping[str, Manifest], keys: Sequence[tuple[str, str]]) -> dict[str, Manifest]:
         there = present_each([self._files(each) for each in own.values()])
@@ -188,6 +189,8 @@ class Store:
             except fs.NotFound:
                 continue
             winner = manifest.decode(stored, where=url)
+            if winner is not None and self._manifest_url(winner.step, winner.fingerprint) != url:
+                winner = None  # copied here from another result's folder
             if winner is not None and winner.fingerprint != mine.fingerprint:
                 raise StoreError(
                     f"another result has the same first {layout.PREFIX_HEX} digits of its fingerprint",
@@ -233,6 +236,14 @@ class Store:
 
     def _manifest_url(self, step: str, fingerprint: str) -> str:
         return fs.join(self.artifact_folder(step, fingerprint), "manifest.json")
+
+
+def _is_of(found: Manifest, key: tuple[str, str], url: str) -> bool:
+    """Whether a manifest is of the result that was asked for; a warning says when it is of another."""
+    if (found.step, found.fingerprint) == key:
+        return True
+    log.warning("%s is of another result, %s %s; it is passed over", url, found.step, found.fingerprint)
+    return False
 
 
 def _load(url: str) -> Manifest | None:

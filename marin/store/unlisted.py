@@ -84,7 +84,9 @@ def recall(root: str, step: str, fingerprint: str, *, pause: Callable[[float], o
         elif not _relisted_by_another(root, found, pause):
             continue
         return listed(root, step, fingerprint)
-    return None
+    # Somebody may have listed it again since the caller looked; its record of unlisting is gone then.
+    again = listed(root, step, fingerprint)
+    return again if again is not None and _files_present(root, again) else None
 
 
 def unlisted_results(root: str) -> list[Unlisted]:

@@ -1,16 +1,19 @@
 """Canonical values: what differs differs, what is equal is equal, and nothing else gets in."""
 
+import collections
 import enum
+import fractions
 import functools
 import math
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ from pydantic import BaseModel, SecretStr
 
 from marin.base.canonical import NOT_HANDLED, digest, encode
 from marin.base.config import Config, ElideIf, Placement, Was
-from marin.base.errors import CanonicalError
+from marin.base.errors import CanonicalError, ConfigurationError
 
 
 def encoded(value: object) -> Any:
@@ -63,6 +66,10 @@ class Other(Config):
 @dataclass(frozen=True)
 class Point:
     x: int
+
+
+class Anything(Config):
+    part: list[Any]
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -226,6 +233,129 @@ def test_encode_does_not_know_the_hash_seed(seed: str):
     )
     here = [{"d", "c", "b", "a"}, frozenset({("y", 2), ("x", 1)}), {"j": {b"2", b"1"}, "k": 1}]
     assert answer.stdout.strip() == digest(encoded(here))
+
+
+def contained(kind: str) -> object:
+    """A value that contains itself."""
+    if kind == "list":
+        value: Any = [1]
+        value.append(value)
+    elif kind == "dict":
+        value = {"a": {}}
+        value["a"]["b"] = value
+    elif kind == "tuple":
+        value = ([],)
+        value[0].append(value)
+    else:
+        value = Anything(part=[])
+        value.part.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("list", "x[1]"), ("dict", "x['a']['b']"), ("tuple", "x[0][0]"), ("config", "x.part[0]")],
+)
+def test_encode_value_that_contains_itself_names_the_path(kind: str, path: str):
+    with pytest.raises(CanonicalError, match="contains itself") as caught:
+        encoded(contained(kind))
+    assert caught.value.where == path
+
+
+def test_encode_value_that_occurs_twice_is_no_circle():
+    twin = [1]
+    assert encoded([twin, twin, {"a": twin}]) == encoded([[1], [1], {"a": [1]}])
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_encode_very_deep_value_is_refused_with_its_path():
+    assert digest(encoded(nested(100)))
+    with pytest.raises(CanonicalError, match="nested deeper than 100 levels") as caught:
+        encoded({"a": nested(5000)})
+    assert caught.value.where.startswith("x['a'][0][0]")
+
+
+@pytest.mark.parametrize("digits", [16, 4000, 4001, 5000])
+def test_encode_big_integers_are_exact(digits: int):
+    value = 10**digits
+    twins = (value, value + 1, value - 1, -value, hex(value), str(value % 10**16))
+    assert len({digest(encoded(each)) for each in twins}) == len(twins)
+
+
+NUMPY = [
+    np.float64(1), np.float32(1), np.int64(1), np.bool_(True), np.str_("a"), np.datetime64("2026-01-01"), np.arange(2),
+    np.bytes_(b"a"), np.longdouble(1), np.complex128(1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NUMPY, ids=lambda value: type(value).__name__)
+def test_encode_numpy_values_are_refused_with_what_to_do(value: object):
+    with pytest.raises(CanonicalError, match="cannot be fingerprinted") as caught:
+        encoded([value])
+    assert caught.value.hint == "use Python's own numbers: float(x), int(x)"
+
+
+class Celsius(float):
+    """A number of one's own."""
+
+
+class Names(dict):  # type: ignore[type-arg]
+    """A dict of one's own."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Celsius(1), Names(), bytearray(b"a"), range(3), NOON.time(), collections.OrderedDict(), collections.Counter("a"),
+     collections.deque([1]), uuid.UUID(int=1), fractions.Fraction(1, 2), memoryview(b"a"), iter([]), {}.keys(), Base],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_encode_values_of_other_types_are_refused_never_guessed(value: object):
+    with pytest.raises(CanonicalError, match="cannot be fingerprinted"):
+        encoded(value)
+
+
+class Outer:
+    """Holds a class of the same name as another."""
+
+    class Base(Config):
+        rate: float = 1
+
+
+def test_encode_classes_of_one_name_in_different_classes_differ():
+    assert encoded(Outer.Base()) != encoded(Base())
+
+
+class Optional_(Config):
+    lr: float
+    left: Placement[int] | None = None
+    right: Optional[Placement[int]] = None  # noqa: UP045
+    both: Placement[int] | Placement[str] = 1
+
+
+def test_encode_optional_placement_never_counts():
+    assert fields(Optional_(lr=1, left=2, right=3, both="a")) == fields(Small(lr=1))
+
+
+def test_encode_placement_in_a_plain_model_never_counts():
+    class Loose(BaseModel):
+        lr: float
+        workers: Placement[int] | None = None
+
+    assert fields(Loose(lr=1, workers=3)) == fields(Small(lr=1))
+
+
+def test_encode_mark_that_means_nothing_in_a_plain_model_is_refused():
+    class Loose(BaseModel):
+        sizes: list[Placement[int]]
+
+    with pytest.raises(ConfigurationError, match="`Placement` stands inside the type"):
+        encoded(Loose(sizes=[1]))
 
 
 def test_encode_function_hook_takes_precedence():

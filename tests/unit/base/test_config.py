@@ -1,11 +1,12 @@
 """Configuration: strict, frozen, and helpful when it is wrong."""
 
 import pickle
+from typing import Annotated
 
 import pytest
 from pydantic import Field
 
-from marin.base.config import Config, Several
+from marin.base.config import Config, ElideIf, Placement, Several, Was, placement_fields
 from marin.base.errors import ConfigurationError, MarinError, WiringError
 from marin.base.units import format_count, format_seconds, format_size, parse_size
 
@@ -38,6 +39,46 @@ def test_config_is_frozen_and_makes_lists_tuples_where_several_are_meant():
     assert made == Optimizer(lr=1.0, betas=(0.9, 0.99))
     with pytest.raises(Exception, match="frozen"):
         made.lr = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "hint"),
+    [
+        (list[Placement[int]], "mark the whole field: `n: Placement[...]`"),
+        (Placement[int] | str, "mark the whole field: `n: Placement[...]`"),
+        (dict[str, tuple[Placement[int], ...]], "mark the whole field: `n: Placement[...]`"),
+        (Annotated[int, ElideIf(0)] | None, "mark the whole field: `n: Annotated[..., ElideIf(...)]`"),
+        (list[Annotated[int, Was("m")]], "mark the whole field: `n: Annotated[..., Was(...)]`"),
+    ],
+    ids=str,
+)
+def test_config_mark_that_would_mean_nothing_is_refused_when_the_class_is_made(annotation: object, hint: str):
+    with pytest.raises(ConfigurationError, match="stands inside the type, where it means nothing") as caught:
+        type("Made", (Config,), {"__annotations__": {"n": annotation}, "__module__": __name__})
+    assert caught.value.hint == hint
+
+
+class Ahead(Config):
+    sizes: "list[Late]"
+
+
+Late = Placement[int]
+
+
+def test_config_mark_behind_a_forward_reference_is_refused_at_the_latest_when_it_is_fingerprinted():
+    Ahead.model_rebuild()
+    with pytest.raises(ConfigurationError, match="stands inside the type"):
+        placement_fields(Ahead)
+
+
+def test_config_placement_fields_are_those_marked_alone_or_beside_none():
+    class Loader(Config):
+        a: Placement[int] = 1
+        b: Placement[int] | None = None
+        c: Placement[int | None] = None
+        d: int = 1
+
+    assert placement_fields(Loader) == {"a", "b", "c"}
 
 
 def test_error_survives_pickling_with_its_hint():

@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from types import ModuleType
 import pytest
 
 from marin.base.errors import CanonicalError
-from marin.graph import source
 from marin.graph.code import CodeDigest, digest_of
 
 HELPER = """
@@ -197,60 +195,3 @@ def test_digest_without_source_is_an_error_with_a_hint():
     finally:
         main.__file__ = file
     assert caught.value.hint.startswith("write it with `def` in a file of its own and import it")
-
-
-INTERPRETERS = [
-    path for version in ("3.12", "3.13") for path in sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))
-]
-PRINT_FORM = (
-    "import hashlib, importlib.util, json, sys\n"
-    "spec = importlib.util.spec_from_file_location('source', sys.argv[1])\n"
-    "module = importlib.util.module_from_spec(spec)\n"
-    "sys.modules['source'] = module\n"
-    "spec.loader.exec_module(module)\n"
-    "parsed = module.parse(open(sys.argv[2]).read())\n"
-    "forms = {n: [module.normal_form(x) for x in nodes] for n, nodes in parsed.definitions.items()}\n"
-    "print(hashlib.sha256(json.dumps(forms, sort_keys=True).encode()).hexdigest())\n"
-)
-SAMPLE = '''
-import os
-A: int = 1_000
-B = f"{A!r:>{A}} and {os.sep}" "joined"
-type_hint = dict[str, int]
-
-def f(a, /, b: int = 2, *args, c=3.5, **kw) -> "int":
-    """Doc."""
-    with open(a) as x, open(b) as y:
-        pass
-    match a:
-        case [1, *rest] if rest:
-            return {**kw, "a": [i async for i in b]} if a else (yield)
-    try:
-        del x[1:2, ...]
-    except* ValueError as error:
-        raise RuntimeError(1j, b"x") from error
-    return lambda q=A: q @ c
-
-class C(metaclass=type):
-    x: int
-    y: int = 3
-'''
-
-
-def form_under(python: str, tmp_path: Path) -> str:
-    sample = tmp_path / "sample.py"
-    sample.write_text(SAMPLE.replace("[i async for i in b]", "[i for i in b]").replace("except*", "except"))
-    command = [python, "-c", PRINT_FORM, source.__file__, str(sample)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-GOLDEN = "eed6706fa5f539933f075502892c1a5bde9aa0e5467a5c8bcaa6403e7ab848be"
-
-
-def test_normal_form_is_the_golden_one(tmp_path: Path):
-    assert form_under(sys.executable, tmp_path) == GOLDEN
-
-
-@pytest.mark.parametrize("python", INTERPRETERS, ids=str)
-def test_normal_form_is_the_same_under_other_interpreters(python: Path, tmp_path: Path):
-    assert form_under(str(python), tmp_path) == GOLDEN

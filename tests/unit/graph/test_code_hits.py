@@ -26,7 +26,8 @@ LOADS = "def f(x):\n    return loads(x)\n"
 EDITS: dict[str, tuple[dict[str, str], str, str]] = {
     "regex held": ({"main": f"import re\n{FACTORY}f = make(re.compile('a'))\n"}, "'a'", "'b'"),
     "object held": ({"main": f"{OBJECT}{FACTORY}f = make(O(1))\n"}, "O(1)", "O(2)"),
-    "library object held": ({"main": f"import random\n{FACTORY}f = make(random.Random(1))\n"}, "Random(1)", "Random(2)"),
+    "library object held": ({"main":
+        f"import random\n{FACTORY}f = make(random.Random(1))\n"}, "Random(1)", "Random(2)"),
     "library object held, elsewhere": (
         {"helper": FACTORY, "main": "import random\nfrom lab.helper import make\nf = make(random.Random(1))\n"},
         "Random(1)",
@@ -39,8 +40,10 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "decorator with an object": (
         {
-            "main": "import random\ndef deco(rng):\n    def put(fn):\n        def inner():\n            return fn, rng\n"
-            "        return inner\n    return put\n@deco(random.Random(1))\ndef g():\n    pass\ndef f():\n    return g()\n"
+            "main": "import random\ndef deco(rng):\n    def put(fn):\n        def inner():\n"
+                "            return fn, rng\n"
+            "        return inner\n    return put\n@deco(random.Random(1))\ndef g():\n    pass\ndef f():\n"
+                "    return g()\n"
         },
         "Random(1)",
         "Random(2)",
@@ -121,7 +124,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
             "registry": "class Registry:\n    def __init__(self):\n        self.items = {}\n    def add(self, fn):\n"
             "        self.items[fn.__name__] = fn\n        return fn\nREG = Registry()\n",
             "plugin": "from lab.registry import REG\n@REG.add\ndef a():\n    return 1\n",
-            "main": "from lab import plugin\nfrom lab.registry import REG\ndef f(name):\n    return REG.items[name]()\n",
+            "main": "from lab import plugin\nfrom lab.registry import REG\ndef f(name):\n"
+                "    return REG.items[name]()\n",
         },
         "return 1",
         "return 2",
@@ -140,7 +144,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "configure(4)",
     ),
     "subclass registered": (
-        {"main": f"{SUBCLASSES}class B(Base):\n    def go(self):\n        return 1\ndef f(n):\n    return Base.known[n]()\n"},
+        {"main": f"{SUBCLASSES}class B(Base):\n    def go(self):\n        return 1\ndef f(n):\n"
+            f"    return Base.known[n]()\n"},
         "return 1",
         "return 2",
     ),
@@ -158,14 +163,20 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "k = 1",
         "k = 2",
     ),
-    "bound by with": ({"main": f"import re, contextlib\nwith contextlib.nullcontext(re.compile('a')) as X:\n    pass\n{USE}"}, "'a'", "'b'"),
-    "bound in with": ({"main": f"import random\nwith open('/dev/null'):\n    X = random.Random(1)\n{USE}"}, "Random(1)", "Random(2)"),
-    "bound by for": ({"main": f"import random\nfor X in [random.Random(1)]:\n    pass\n{USE}"}, "Random(1)", "Random(2)"),
+    "bound by with": ({"main": f"import re, contextlib\nwith contextlib.nullcontext(re.compile('a')) as X:\n"
+        f"    pass\n{USE}"}, "'a'", "'b'"),
+    "bound in with": ({"main": f"import random\nwith open('/dev/null'):\n    X = random.Random(1)\n"
+        f"{USE}"}, "Random(1)", "Random(2)"),
+    "bound by for": ({"main": f"import random\nfor X in [random.Random(1)]:\n    pass\n"
+        f"{USE}"}, "Random(1)", "Random(2)"),
     "bound by match": (
-        {"main": f"import random\nmatch [random.Random(1)]:\n    case [X]:\n        pass\n{USE}"}, "Random(1)", "Random(2)"
+        {"main": f"import random\nmatch [random.Random(1)]:\n    case [X]:\n        pass\n"
+            f"{USE}"}, "Random(1)", "Random(2)"
     ),
-    "bound by walrus": ({"main": f"import random\nif (X := random.Random(1)):\n    pass\n{USE}"}, "Random(1)", "Random(2)"),
-    "bound by unpacking": ({"main": f"import random\n(Y, [X]) = 1, [random.Random(1)]\n{USE}"}, "Random(1)", "Random(2)"),
+    "bound by walrus": ({"main": f"import random\nif (X := random.Random(1)):\n    pass\n"
+        f"{USE}"}, "Random(1)", "Random(2)"),
+    "bound by unpacking": ({"main": f"import random\n(Y, [X]) = 1, [random.Random(1)]\n"
+        f"{USE}"}, "Random(1)", "Random(2)"),
     "bound by global in a function": (
         {"main": f"import random\ndef setup():\n    global X\n    X = random.Random(1)\nsetup()\n{USE}"},
         "Random(1)",
@@ -176,7 +187,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "setup(1)",
         "setup(2)",
     ),
-    "bound through globals()": ({"main": f"import random\nglobals()['X'] = random.Random(1)\n{USE}"}, "Random(1)", "Random(2)"),
+    "bound through globals()": ({"main": f"import random\nglobals()['X'] = random.Random(1)\n"
+        f"{USE}"}, "Random(1)", "Random(2)"),
     "read through globals()": ({"main": "X = 1\ndef f():\n    return globals()['X']\n"}, "X = 1", "X = 2"),
     "changed by a function that is given it": (
         {"main": f"import random\nX = random.Random(0)\ndef seed(rng, n):\n    rng.seed(n)\nseed(X, 1)\n{USE}"},
@@ -184,12 +196,14 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "seed(X, 2)",
     ),
     "condition of a definition": (
-        {"main": f"import random\nFAST = [1]\nif FAST[0] > 0:\n    X = random.Random(1)\nelse:\n    X = random.Random(2)\n{USE}"},
+        {"main": f"import random\nFAST = [1]\nif FAST[0] > 0:\n    X = random.Random(1)\nelse:\n"
+            f"    X = random.Random(2)\n{USE}"},
         "FAST = [1]",
         "FAST = [0]",
     ),
     "function of another branch": (
-        {"main": "FAST = True\nif FAST:\n    def g():\n        return 1\nelse:\n    def g():\n        return 2\ndef f():\n    return g()\n"},
+        {"main": "FAST = True\nif FAST:\n    def g():\n        return 1\nelse:\n    def g():\n        return 2\n"
+            "def f():\n    return g()\n"},
         "FAST = True",
         "FAST = False",
     ),
@@ -216,12 +230,14 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "a: float",
     ),
     "field of a dataclass": (
-        {"main": "from dataclasses import dataclass\n@dataclass\nclass P:\n    a: int\n    b: int = 2\ndef f():\n    return P(1)\n"},
+        {"main": "from dataclasses import dataclass\n@dataclass\nclass P:\n    a: int\n    b: int = 2\n"
+            "def f():\n    return P(1)\n"},
         "    b: int",
         "    b",
     ),
     "order of a dataclass's fields": (
-        {"main": "import dataclasses\n@dataclasses.dataclass\nclass P:\n    a: int\n    b: str\ndef f():\n    return P(1, 2)\n"},
+        {"main": "import dataclasses\n@dataclasses.dataclass\nclass P:\n    a: int\n    b: str\ndef f():\n"
+            "    return P(1, 2)\n"},
         "    a: int\n    b: str",
         "    b: str\n    a: int",
     ),
@@ -242,7 +258,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "[2]",
     ),
     "typed named tuple": (
-        {"main": "from typing import NamedTuple\nclass N(NamedTuple):\n    a: int\n    b: int\ndef f():\n    return N(1, 2)._fields\n"},
+        {"main": "from typing import NamedTuple\nclass N(NamedTuple):\n    a: int\n    b: int\ndef f():\n"
+            "    return N(1, 2)._fields\n"},
         "    a: int\n    b: int",
         "    b: int\n    a: int",
     ),
@@ -255,7 +272,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "a: float",
     ),
     "class decorator": (
-        {"main": "def deco(kind):\n    kind.k = 1\n    return kind\n@deco\nclass A:\n    pass\ndef f():\n    return A.k\n"},
+        {"main": "def deco(kind):\n    kind.k = 1\n    return kind\n@deco\nclass A:\n    pass\ndef f():\n"
+            "    return A.k\n"},
         "kind.k = 1",
         "kind.k = 2",
     ),
@@ -269,31 +287,37 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "what runs when a subclass is made": (
         {
-            "main": "class A:\n    def __init_subclass__(cls):\n        cls.k = 1\nclass B(A):\n    pass\ndef f():\n    return B.k\n"
+            "main": "class A:\n    def __init_subclass__(cls):\n        cls.k = 1\nclass B(A):\n    pass\n"
+                "def f():\n    return B.k\n"
         },
         "cls.k = 1",
         "cls.k = 2",
     ),
     "property": (
-        {"main": "class A:\n    @property\n    def k(self):\n        return 1\n    @k.setter\n    def k(self, v):\n        pass\ndef f():\n    return A().k\n"},
+        {"main": "class A:\n    @property\n    def k(self):\n        return 1\n    @k.setter\n"
+            "    def k(self, v):\n        pass\ndef f():\n    return A().k\n"},
         "return 1",
         "return 2",
     ),
     "cached property": (
-        {"main": "import functools\nclass A:\n    @functools.cached_property\n    def k(self):\n        return g()\ndef g():\n    return 1\ndef f():\n    return A().k\n"},
+        {"main": "import functools\nclass A:\n    @functools.cached_property\n    def k(self):\n"
+            "        return g()\ndef g():\n    return 1\ndef f():\n    return A().k\n"},
         "return 1",
         "return 2",
     ),
     "static and class methods": (
-        {"main": "class A:\n    @staticmethod\n    def s():\n        return 0\n    @classmethod\n    def c(cls):\n        return 1\ndef f():\n    return A.c()\n"},
+        {"main": "class A:\n    @staticmethod\n    def s():\n        return 0\n    @classmethod\n"
+            "    def c(cls):\n        return 1\ndef f():\n    return A.c()\n"},
         "return 1",
         "return 2",
     ),
-    "async function": ({"main": "async def g():\n    return 1\nasync def f():\n    return await g()\n"}, "return 1", "return 2"),
+    "async function": ({"main": "async def g():\n    return 1\nasync def f():\n"
+        "    return await g()\n"}, "return 1", "return 2"),
     "async or not": ({"main": "def g():\n    return 1\ndef f():\n    return g()\n"}, "def g()", "async def g()"),
     "generator": ({"main": "def g():\n    yield 1\ndef f():\n    yield from g()\n"}, "yield 1", "yield 2"),
     "async generator": (
-        {"main": "async def g():\n    yield 1\nasync def f():\n    return [x async for x in g()]\n"}, "yield 1", "yield 2"
+        {"main": "async def g():\n    yield 1\nasync def f():\n"
+            "    return [x async for x in g()]\n"}, "yield 1", "yield 2"
     ),
     "class in a class": (
         {"main": "class A:\n    class B:\n        k = 1\n    class C:\n        k = 5\ndef f():\n    return A.B.k\n"},
@@ -363,7 +387,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "x: str",
     ),
     "validated argument": (
-        {"main": "from pydantic import validate_call\n@validate_call\ndef g(x: float):\n    return x\ndef f():\n    return g(1)\n"},
+        {"main": "from pydantic import validate_call\n@validate_call\ndef g(x: float):\n    return x\ndef f():\n"
+            "    return g(1)\n"},
         "x: float",
         "x: complex",
     ),
@@ -377,23 +402,87 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "One.",
         "Two.",
     ),
+    "seed set on import": (
+        {"main": "import random\nrandom.seed(1)\ndef f():\n    return random.random()\n"}, "seed(1)", "seed(2)"
+    ),
+    "seed set by an imported module": (
+        {"seeds": "import random\nrandom.seed(1)\n", "main": "from lab import seeds\ndef f():\n    return 1\n"},
+        "seed(1)",
+        "seed(2)",
+    ),
+    "seed set by a function of our own": (
+        {"main": "import random\ndef seed(n):\n    random.seed(n)\nseed(1)\ndef f():\n    return random.random()\n"},
+        "seed(1)",
+        "seed(2)",
+    ),
+    "library changed on import": (
+        {"main": "import colorsys\ncolorsys.ONE_SIXTH = 1\ndef f(x):\n    return colorsys.rgb_to_hls(*x)\n"},
+        "ONE_SIXTH = 1",
+        "ONE_SIXTH = 2",
+    ),
+    "array made of what was read": (
+        {"main": "import numpy as np\nn = [1, 2]\nX = {'a': np.array(n)}\ndef f():\n    return X\n"},
+        "n = [1, 2]",
+        "n = [1, 3]",
+    ),
+    "attribute that a module makes": (
+        {"helper": "def __getattr__(n):\n    return 1\n", "main": "from lab import helper\ndef f():\n    return helper.x\n"},
+        "return 1",
+        "return 2",
+    ),
+    "validator in a hint": (
+        {
+            "main": "from typing import Annotated\nfrom pydantic import BaseModel, AfterValidator\n"
+            "def check(v):\n    return v + 1\nclass M(BaseModel):\n    a: Annotated[int, AfterValidator(check)]\n"
+            "def f():\n    return M(a=1)\n"
+        },
+        "v + 1",
+        "v + 2",
+    ),
+    "hints read by a decorator of our own": (
+        {
+            "main": "def fields(kind):\n    kind.names = list(kind.__annotations__)\n    return kind\n"
+            "@fields\nclass A:\n    a: int\ndef f():\n    return A.names\n"
+        },
+        "a: int",
+        "b: int",
+    ),
+    "hints read by a base of our own": (
+        {
+            "main": "class Base:\n    def __init_subclass__(cls):\n        cls.names = list(cls.__annotations__)\n"
+            "class A(Base):\n    a: int\ndef f():\n    return A.names\n"
+        },
+        "a: int",
+        "b: int",
+    ),
+    "object with slots": (
+        {
+            "main": "class A:\n    __slots__ = ('k',)\n    def __init__(self, k):\n        self.k = k\n"
+            "X = A(1)\ndef f():\n    return X.k\n"
+        },
+        "A(1)",
+        "A(2)",
+    ),
     "attribute of a module": (
         {"helper": "def g():\n    return 1\n", "main": "import lab.helper\ndef f():\n    return lab.helper.g()\n"},
         "return 1",
         "return 2",
     ),
     "module handed on": (
-        {"helper": "def g():\n    return 1\n", "main": "from lab import helper\ndef f():\n    m = helper\n    return m.g()\n"},
+        {"helper": "def g():\n    return 1\n",
+            "main": "from lab import helper\ndef f():\n    m = helper\n    return m.g()\n"},
         "return 1",
         "return 2",
     ),
     "attribute of a module by a name that varies": (
-        {"helper": "def g():\n    return 1\n", "main": "from lab import helper\ndef f(n):\n    return getattr(helper, n)()\n"},
+        {"helper": "def g():\n    return 1\n",
+            "main": "from lab import helper\ndef f(n):\n    return getattr(helper, n)()\n"},
         "return 1",
         "return 2",
     ),
     "attribute by a constant name": (
-        {"helper": "def g():\n    return 1\n", "main": "from lab import helper\ndef f():\n    return getattr(helper, 'g')()\n"},
+        {"helper": "def g():\n    return 1\n",
+            "main": "from lab import helper\ndef f():\n    return getattr(helper, 'g')()\n"},
         "return 1",
         "return 2",
     ),
@@ -424,7 +513,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         {"main": "def f(x):\n    from json import loads\n    return loads(x)\n"}, "from json", "from pickle"
     ),
     "library through our own module": (
-        {"helper": "from json import loads\n", "main": "from lab import helper\ndef f(x):\n    return helper.loads(x)\n"},
+        {"helper": "from json import loads\n",
+            "main": "from lab import helper\ndef f(x):\n    return helper.loads(x)\n"},
         "from json",
         "from pickle",
     ),
@@ -432,7 +522,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         {"main": "import enum\nN = 1\nclass M(enum.Enum):\n    A = N\ndef f():\n    return M.A\n"}, "N = 1", "N = 2"
     ),
     "keyword default": ({"main": "def f(*, x=1):\n    return x\n"}, "x=1", "x=2"),
-    "default made by a call": ({"main": "def g():\n    return [1]\ndef f(x=g()):\n    return x\n"}, "return [1]", "return [2]"),
+    "default made by a call": ({
+        "main": "def g():\n    return [1]\ndef f(x=g()):\n    return x\n"}, "return [1]", "return [2]"),
     "parameter's kind": ({"main": "def f(x, y=1):\n    return x, y\n"}, "x, y=1", "x, *, y=1"),
     "operator": ({"main": "def f(x):\n    return x < 1\n"}, "<", "<="),
     "text that begins alike": ({"main": "def f(x):\n    return 'ab', 'c'\n"}, "'ab', 'c'", "'a', 'bc'"),
@@ -450,7 +541,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "names of the left side": ({"main": "def f(x):\n    a, b = x\n    return a\n"}, "a, b = x", "b, a = x"),
     "super": (
-        {"main": "class A:\n    def go(self):\n        return 1\nclass B(A):\n    def go(self):\n        return super().go()\ndef f():\n    return B().go()\n"},
+        {"main": "class A:\n    def go(self):\n        return 1\nclass B(A):\n    def go(self):\n"
+            "        return super().go()\ndef f():\n    return B().go()\n"},
         "return 1",
         "return 2",
     ),
@@ -462,7 +554,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
     "abstract base in another module": (
         {
             "base": "import abc\nclass Base(abc.ABC):\n    @abc.abstractmethod\n    def go(self):\n        return 1\n",
-            "main": "from lab.base import Base\nclass A(Base):\n    def go(self):\n        return super().go()\ndef f():\n    return A().go()\n",
+            "main": "from lab.base import Base\nclass A(Base):\n    def go(self):\n        return super().go()\n"
+                "def f():\n    return A().go()\n",
         },
         "return 1",
         "return 2",

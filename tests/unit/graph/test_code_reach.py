@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -228,22 +227,6 @@ def test_digest_method_called_eval_is_no_dynamic_reference(load: Load):
 def test_digest_object_that_nothing_explains_is_listed(load: Load):
     module = load({"main": f"import threading\n{FACTORY}def give():\n    return make(threading.Lock())\n"})
     assert digest_of(module.give()).untracked == ("lab.main.make.<locals>.f.held: a lock made at run time",)
-
-
-SEEDED = "560100151b1dc5708e5f2103501e268d46757f44924dde841d9eca6ad979757a"
-
-
-@pytest.mark.parametrize("seed", ["0", "1", "2", "3", "4"])
-def test_digest_does_not_know_the_hash_seed(tmp_path: Path, seed: str):
-    (tmp_path / "seeded.py").write_text(
-        f"{SETTINGS}NAMES = {{'a', 'b', 'c'}}\ndef f():\n    return NAMES, Settings(1)\n"
-    )
-    command = "import seeded; from marin.graph.code import digest_of; print(digest_of(seeded.f).digest)"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONHASHSEED": seed}
-    answer = subprocess.run(
-        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.strip() == SEEDED
 
 
 def test_first_party_is_what_is_not_installed():

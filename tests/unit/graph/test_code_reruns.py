@@ -80,24 +80,30 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "return 2",
     ),
     "function of a branch that is not taken": (
-        {"main": "if True:\n    def g():\n        return 1\nelse:\n    def g():\n        return 2\ndef f():\n    return g()\n"},
+        {"main": "if True:\n    def g():\n        return 1\nelse:\n    def g():\n        return 2\ndef f():\n"
+            "    return g()\n"},
         "return 2",
         "return 3",
     ),
     "other class in a class of the same name": (
-        {"main": "class A:\n    class K:\n        k = 1\nclass B:\n    class K:\n        k = 5\nK = A.K\ndef f():\n    return K.k\n"},
+        {"main": "class A:\n    class K:\n        k = 1\nclass B:\n    class K:\n        k = 5\nK = A.K\n"
+            "def f():\n    return K.k\n"},
         "k = 5",
         "k = 6",
     ),
     "sibling that only the registry of a base class knows": (
         {
-            "main": "class Base:\n    known = {}\n    def __init_subclass__(cls):\n        Base.known[cls.__name__] = cls\n"
+            "main": "class Base:\n    known = {}\n    def __init_subclass__(cls):\n"
+                "        Base.known[cls.__name__] = cls\n"
             "class B(Base):\n    k = 1\nclass C(Base):\n    k = 2\ndef f():\n    return B.k\n"
         },
         "k = 2",
         "k = 3",
     ),
     "name that a library import binds at the top and nobody uses": (PLAIN, "def f", "from json import loads\ndef f"),
+    "log level set on import": (PLAIN, "def f", "import logging\nlogging.basicConfig(level=3)\ndef f"),
+    "run started in a script": (PLAIN, "def f", "import marin\nif len('') > 1:\n    marin.run(None)\ndef f"),
+    "what a script does": (PLAIN, "def f", "import random\nif __name__ == '__main__':\n    random.seed(1)\ndef f"),
     "default that is a hint's name": (PLAIN, "f(x)", "f(x: 'Unknown')"),
 }  # fmt: skip
 
@@ -121,17 +127,23 @@ STATE = {
     "cache by a method": "CACHE = {}\ndef f(x):\n    return CACHE.setdefault(x, x)\n",
     "counter": "N = 0\ndef f(x):\n    global N\n    N += 1\n",
     "counter of a class": "class A:\n    n = 0\n    def go(self):\n        A.n += 1\ndef f(x):\n    A().go()\n",
-    "counter of the object's class": "class A:\n    n = 0\n    def go(self):\n        type(self).n += 1\ndef f(x):\n    A().go()\n",
-    "cache of a class": "class A:\n    seen = []\n    def go(self, x):\n        self.seen.append(x)\ndef f(x):\n    A().go(x)\n",
-    "state of an object": "class A:\n    def __init__(self):\n        self.n = 0\n    def go(self):\n        self.n += 1\n"
+    "counter of the object's class": "class A:\n    n = 0\n    def go(self):\n        type(self).n += 1\n"
+        "def f(x):\n    A().go()\n",
+    "cache of a class": "class A:\n    seen = []\n    def go(self, x):\n        self.seen.append(x)\ndef f(x):\n"
+        "    A().go(x)\n",
+    "state of an object": "class A:\n    def __init__(self):\n        self.n = 0\n    def go(self):\n"
+        "        self.n += 1\n"
     "X = A()\ndef f(x):\n    X.go()\n",
-    "attribute of an object": "class A:\n    def __init__(self):\n        self.n = 0\nX = A()\ndef f(x):\n    X.n = x\n",
+    "attribute of an object": "class A:\n    def __init__(self):\n        self.n = 0\nX = A()\ndef f(x):\n"
+        "    X.n = x\n",
     "cell of a closure": "def make():\n    seen = {}\n    def f(x):\n        seen[x] = x\n    return f\nf = make()\n",
-    "nonlocal of a closure": "def make():\n    n = 0\n    def f(x):\n        nonlocal n\n        n += 1\n    return f\nf = make()\n",
+    "nonlocal of a closure": "def make():\n    n = 0\n    def f(x):\n        nonlocal n\n        n += 1\n"
+        "    return f\nf = make()\n",
     "default": "def f(x, seen=[]):\n    seen.append(x)\n",
     "memo of a decorator": "import functools\n@functools.cache\ndef g(x):\n    return x\ndef f(x):\n    return g(x)\n",
     "memo of a decorator of our own": "import functools\ndef memo(fn):\n    known = {}\n    @functools.wraps(fn)\n"
-    "    def inner(x):\n        if x not in known:\n            known[x] = fn(x)\n        return known[x]\n    return inner\n"
+    "    def inner(x):\n        if x not in known:\n            known[x] = fn(x)\n        return known[x]\n"
+        "    return inner\n"
     "@memo\ndef f(x):\n    return x\n",
     "attribute of a function": "def f(x):\n    f.calls = x\n",
     "deep in a table": "X = {'a': {'b': []}}\ndef f(x):\n    X['a']['b'].append(x)\n",

@@ -11,7 +11,15 @@ from marin.graph.code import digest_of
 
 Load = Callable[[dict[str, str]], Any]
 
-HELPER = 'import re\n\nWORD = re.compile("a")  # words\nLIMIT = 3\n\n\ndef helper(text):  # grüße\n    return WORD.findall(text)\n'
+HELPER = """import re
+
+WORD = re.compile("a")  # words
+LIMIT = 3
+
+
+def helper(text):  # grüße
+    return WORD.findall(text)
+"""
 MAIN = """import functools
 from lab.helper import LIMIT, helper
 from lab import side

@@ -65,8 +65,9 @@ def main(store: str, seconds: float, seed: int) -> None:
     digests: dict[str, set[str]] = {}
     states: dict[str, int] = {}
     while time.monotonic() < end:
-        first, salt = chance.randrange(3), chance.randrange(2)
+        first, salt = chance.randrange(5), chance.randrange(2)
         target = [Length(joined=Joined(parts=Parts(count=4, first=first)), salt=salt)]
+        time.sleep(chance.random() * 0.2)
         result = api.run_plan(api.plan(target, store=store), store=store, backend="inline")
         for step in result.steps:
             states[step.state] = states.get(step.state, 0) + 1

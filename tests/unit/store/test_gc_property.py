@@ -5,11 +5,13 @@ The oracle knows how the store was made and shares no code with what it tries.
 
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -63,6 +65,11 @@ class ResultPlan:
     others: tuple[int, ...]
     """Runs of other attempts at the same fingerprint."""
     checkpoints: bool
+    early: bool
+    """Made when its run began; otherwise at the run's end."""
+
+    def age(self, runs: tuple[RunPlan, ...]) -> float:
+        return runs[self.run].born if self.early else runs[self.run].age
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,10 @@ class ShardPlan:
     run: int
     has_file: bool
     loser: int | None
+    early: bool
+
+    def age(self, runs: tuple[RunPlan, ...]) -> float:
+        return runs[self.run].born if self.early else runs[self.run].age
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,7 @@ def stores(draw: st.DrawFn) -> StorePlan:
     runs = tuple(draw(st.lists(run, min_size=1, max_size=4)))
     some_run = st.integers(0, len(runs) - 1)
     some_runs = st.lists(some_run, max_size=2, unique=True).map(tuple)
-    shard = st.builds(ShardPlan, some_run, st.booleans(), st.none() | some_run)
+    shard = st.builds(ShardPlan, some_run, st.booleans(), st.none() | some_run, st.booleans())
     shards = tuple(draw(st.lists(shard, max_size=4)))
     some_shards = st.lists(st.integers(0, len(shards) - 1), max_size=3, unique=True) if shards else st.just([])
     results: list[ResultPlan] = []
@@ -113,6 +124,7 @@ def stores(draw: st.DrawFn) -> StorePlan:
                 draw(some_runs),
                 draw(st.integers(0, 4)) == 0,
                 draw(some_runs),
+                draw(st.booleans()),
                 draw(st.booleans()),
             )
         )
@@ -165,7 +177,7 @@ def make(root: Path, plan: StorePlan) -> Made:
 
 def _make_shard(made: Made, number: int) -> Shard:
     plan, fingerprint = made.plan.shards[number], made.fingerprint("5", number)
-    folder, days = f"shards/{fingerprint[:2]}/{fingerprint}", made.plan.runs[plan.run].age
+    folder, days = f"shards/{fingerprint[:2]}/{fingerprint}", plan.age(made.plan.runs)
     files = ()
     if plan.has_file:
         name = f"{made.attempt('a', 0, plan.run, 1)}-{'1' * 12}"
@@ -181,7 +193,7 @@ def _make_shard(made: Made, number: int) -> Shard:
 
 def _make_result(made: Made, number: int, above: list[Manifest], shards: list[Shard]) -> Manifest:
     plan, folder = made.plan.results[number], made.folder("a", number)
-    days = made.plan.runs[plan.run].age
+    days = plan.age(made.plan.runs)
     attempt = made.attempt("a", number, plan.run, 1)
     data = made.write(f"{folder}/attempts/{attempt}/output/data", b"data %d" % number, days, "result", number)
     made.write(f"{folder}/attempts/{attempt}/log.txt", b"log", days, "result", number)
@@ -274,8 +286,9 @@ def expected(made: Made) -> set[str]:
     reused = {s for each in plan.unfinished if each.attempts and root[each.attempts[0]] for s in each.reused}
     born_under = max((run.born for run in plan.runs if run.is_live), default=0.0)
     for number, shard in enumerate(plan.shards):
-        age = plan.runs[shard.run].age
-        if number in named | reused or root[shard.run] or age <= born_under:
+        age = shard.age(plan.runs)
+        made_by_root = root[shard.run] and (shard.has_file or age < KEEP_DAYS)  # a value alone names no run
+        if number in named | reused or made_by_root or age <= born_under:
             owners.add(("shard", number))
         if shard.loser is not None and (root[shard.loser] or age < KEEP_DAYS):
             owners.add(("loser", number))
@@ -283,7 +296,7 @@ def expected(made: Made) -> set[str]:
     works += [("b", n, each.attempts, each.lease) for n, each in enumerate(plan.unfinished)]
     for kind, number, attempts, lease in works:
         # What was replaced lately may still be read: other attempts stay as long as the result itself is young.
-        young = kind == "a" and plan.runs[plan.results[number].run].is_root
+        young = kind == "a" and plan.results[number].age(plan.runs) < KEEP_DAYS
         owners |= {("attempt", kind, number, run) for run in attempts if root[run] or young}
         worked_on = any(root[run] for run in attempts) or (lease is not None and root[lease])
         if worked_on:
@@ -342,17 +355,18 @@ class Killed(Exception):
     """The collector's process died."""
 
 
-@given(stores(), st.integers(0, 40), st.sampled_from(["delete", "replace", "create", "delete_unchanged"]))
-@settings(max_examples=EXAMPLES)
-def test_gc_killed_anywhere_and_run_again_ends_the_same(plan: StorePlan, calls: int, operation: str):
+def killed_and_run_again(plan: StorePlan, operation: str, calls: int) -> bool:
+    """Let a collector die at a call to the storage, and the next ones do the rest; return whether one has died."""
     with made_store(plan) as made, pytest.MonkeyPatch.context() as patch:
-        original, left = getattr(fs, operation), [calls]
+        original, left, lock = getattr(fs, operation), [calls], threading.Lock()
 
-        def dying(*arguments, **options):
+        def dying(*arguments: Any, **options: Any) -> Any:
             # The lease of collecting itself: that its process is gone cannot be told of one that lives on here.
             if f"{made.root}/gc/" not in arguments[0]:
-                left[0] -= 1
-                if left[0] == -1:
+                with lock:
+                    left[0] -= 1
+                    dies = left[0] == -1
+                if dies:
                     raise Killed(operation)
             return original(*arguments, **options)
 
@@ -366,4 +380,32 @@ def test_gc_killed_anywhere_and_run_again_ends_the_same(plan: StorePlan, calls: 
         apply(made.root)
         let_the_grace_pass(made.root)
         apply(made.root)
-        assert stored(made.root) == expected(made)
+        assert stored(made.root) == expected(made), (operation, calls)
+        return left[0] < 0
+
+
+OPERATIONS = ["delete", "replace", "create", "delete_unchanged"]
+OF_EACH_KIND = StorePlan(
+    runs=(RunPlan(9.0, 3.0, "done"), RunPlan(0.5, 0.01, "failed"), RunPlan(20.0, 0.01, "running")),
+    shards=(ShardPlan(0, True, 2, False), ShardPlan(0, True, None, False), ShardPlan(0, False, None, False)),
+    results=(
+        ResultPlan(0, (), (0,), (), False, (2,), True, False),
+        ResultPlan(0, (0,), (1,), (), False, (1,), True, False),
+        ResultPlan(2, (), (), (), True, (), True, False),
+    ),
+    unfinished=(UnfinishedPlan((0,), 2, ()), UnfinishedPlan((1,), None, (2,))),
+)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_gc_killed_at_each_call_and_run_again_ends_the_same(operation: str):
+    calls = 0
+    while killed_and_run_again(OF_EACH_KIND, operation, calls):
+        calls += 1
+    assert calls >= 2
+
+
+@given(stores(), st.sampled_from(OPERATIONS), st.integers(0, 20))
+@settings(max_examples=EXAMPLES // 2)
+def test_gc_killed_anywhere_and_run_again_ends_the_same(plan: StorePlan, operation: str, calls: int):
+    killed_and_run_again(plan, operation, calls)
