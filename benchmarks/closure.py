@@ -3,8 +3,9 @@
     python benchmarks/closure.py
     python benchmarks/closure.py --steps 5000 --modules 400 --kinds 200
 
-A package is generated whose functions call each other over its modules, so that every kind of step reaches most of it. A fresh process imports it and plans: cold, with nothing remembered on disk and no bytecode, then warm, as any
-later process. The time counts from after `import marin` to the plan's end. The bare loop parses the same files with
+A package is generated whose functions call each other over its modules, so that every kind of step reaches most of it.
+A fresh process imports it and plans: cold, with nothing remembered on disk and no bytecode, then warm, as any later
+process. The time counts from after `import marin` to the plan's end. The bare loop parses the same files with
 `ast.parse` in the same process and does nothing with them.
 """
 

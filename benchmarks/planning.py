@@ -91,8 +91,9 @@ def fill(steps: Sequence[Step[Any]], root: str, put: Any) -> None:
         file = FileRef("value.json", f"{folder}/attempts/1/output/value.json", 2, fingerprint)
         digest = output_digest("Value", 1, Contents(None, (file,)))  # type: ignore[arg-type]
         made[named.name] = Manifest(
-            fingerprint=fingerprint, step=step, artifact="Value", artifact_schema=1, files=(file,), shards=(), meta=None,
-            digest=digest, attempt="1", epoch=1, run=RUN, producer=Producer(), started="2026-01-01T00:00:00+00:00",
+            fingerprint=fingerprint, step=step, artifact="Value", artifact_schema=1, files=(file,), shards=(),
+            meta=None, digest=digest, attempt="1", epoch=1, run=RUN, producer=Producer(),
+            started="2026-01-01T00:00:00+00:00",
             finished="2026-01-01T00:00:01+00:00", seconds=1.0, resources={}, metrics={}, recipe=named.recipe,
             parents=tuple(ParentRef("above", each.step, each.fingerprint, each.digest) for each in parents),
             name=named.name, source=source.digest,
@@ -158,7 +159,8 @@ def main() -> None:
     if given.child:
         print(json.dumps(measure(int(given.child[0]), int(given.child[1]), given.child[2])))
         return
-    print(f"{'steps':>7} {'latency':>8} {'plan':>8} {'rerun':>8} {'bare':>8} {'ratio':>6} {'calls':>8} {'memory':>8} {'of rerun':>8}")
+    headings = ("latency", "plan", "rerun", "bare")
+    print(f"{'steps':>7} " + " ".join(f"{name:>8}" for name in headings) + "  ratio    calls   memory of rerun")
     for num_steps in given.steps:
         folder = Path(tempfile.mkdtemp(prefix="planning-"))
         try:

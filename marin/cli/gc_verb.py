@@ -74,7 +74,10 @@ def command(
         write_json(_json(opened, verdict, done))
         return
     _draw(verdict, applied=applies)
-    _draw_next(done, grace, store, any_left=bool(verdict.candidates))
+    options = [f"--days {days:g}"] * (days != KEEP_DAYS) + [f"--keep-runs {run}" for run in kept_runs]
+    options += [f"--grace {grace:g}"] * (grace != GRACE_SECONDS)
+    again = f"{' '.join(['marin gc --apply', *options])}{store_arguments(store)}"
+    _draw_next(done, grace, again, any_left=bool(verdict.candidates))
 
 
 def _json(store: Store, verdict: Verdict, done: Collected | None) -> dict[str, Any]:
@@ -120,8 +123,8 @@ def _draw(verdict: Verdict, *, applied: bool) -> None:
         click.echo(f"kept: {', '.join(f'{n} {reason}' for reason, n in verdict.kept.most_common())}", err=True)
 
 
-def _draw_next(done: Collected | None, grace: float, store: str, *, any_left: bool) -> None:
-    again = f"marin gc --apply{store_arguments(store)}"
+def _draw_next(done: Collected | None, grace: float, again: str, *, any_left: bool) -> None:
+    """Say what was done, and the command that goes on."""
     if done is None:
         if any_left:
             click.echo(f"nothing was changed; to free it: {again}", err=True)

@@ -44,7 +44,12 @@ def command(artifact: str, reason: str | None, takes_back: bool, store: str, as_
     out = stdout()
     out.print(f"{'brought back' if takes_back else 'forgot'} {_words(found)}", soft_wrap=True)
     if below and not takes_back:
-        out.print(f"{len(below)} results were made from it; they count again if it comes out the same:")
+        said = (
+            "1 result was made from it; it counts"
+            if len(below) == 1
+            else f"{len(below)} results were made from it; they count"
+        )
+        out.print(f"{said} again if it comes out the same:")
         for each in below[:_SHOWN]:
             out.print(f"  {_words(each)}", soft_wrap=True)
         if len(below) > _SHOWN:

@@ -57,7 +57,7 @@ def read_documents(shard: Shard) -> Iterator[Document]:
 
 def read_batches(shard: Shard, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the given columns of the shard, a table a row group."""
-    with fs.open_file(shard.file(DOCUMENTS)) as file, parquet.ParquetFile(file) as table:
+    with fs.open_file(shard.file(DOCUMENTS)) as file, parquet.ParquetFile(file, pre_buffer=False) as table:
         for group in range(table.num_row_groups):
             yield table.read_row_group(group, columns=list(columns), use_threads=False).select(list(columns))
 

@@ -78,7 +78,7 @@ def write_index(output: Output, table: pa.Table, cuts: Sequence[int]) -> None:
 def read_index(file: FileRef, first: int = 0, last: int | None = None) -> pa.Table:
     """Return the record batches [first, last) of an index as one table; None is the end."""
     with fs.open_file(file) as stream:
-        reader = pa.ipc.open_file(stream)
+        reader = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(use_threads=False))  # as Table.to_arrow says
         stop = reader.num_record_batches if last is None else last
         return pa.Table.from_batches([reader.get_batch(number) for number in range(first, stop)], reader.schema)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from marin.base.errors import InputError, StoreError
-from marin.fs.location import is_local
+from marin.fs.location import REMOTE_CONNECTIONS, is_local
 from marin.fs.memo import default_memo, recall, remember
 from marin.fs.read import Entry, digest_file, entry_of, glob
 from marin.graph.files import FileRef
@@ -54,8 +54,11 @@ def check_unchanged(
 
     Where the digests are remembered this costs one question a file; elsewhere the files are read once.
     """
-    with ThreadPoolExecutor(_threads([file.url for file in files])) as pool:
-        found = list(pool.map(_found, files))
+    if all(is_local(file.url) for file in files):
+        found = list(map(_found, files))  # a thread takes longer than the answer
+    else:
+        with ThreadPoolExecutor(REMOTE_CONNECTIONS) as pool:
+            found = list(pool.map(_found, files))
     for file, now in zip(files, _pinned(found, memo, clock_ns), strict=True):
         if (now.size, now.digest) != (file.size, file.digest):
             raise InputError(

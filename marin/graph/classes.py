@@ -8,9 +8,9 @@ from typing import Any
 
 from marin.base.json import Json
 from marin.graph.functions import closed
-from marin.graph.held import by_name, held, plain
+from marin.graph.held import held, plain, split
 from marin.graph.loaded import Place, check_loaded, home_of, is_first_party, space_of, stands_in_its_file, text_of
-from marin.graph.node import Description, Node, Reach
+from marin.graph.node import Description, Reach
 from marin.graph.said import say
 
 _MERGED = {"model_config"}
@@ -42,7 +42,8 @@ def describe_class(kind: type, places: Sequence[Place], reach: Reach) -> Descrip
     """Return what a first-party class says."""
     space = space_of(kind)
     shown = f"{space.get('__name__')}.{kind.__qualname__}"
-    description = Description()
+    description = Description(home=space)
+    description.watch(lambda: [id(method) for method in _methods(kind)])
     bases = [[description.edge(node) for node in reach.code(base)] for base in (*kind.__mro__[1:], type(kind))]
     cells = {name for method in _methods(kind) for name in method.__code__.co_freevars}
     said: list[Json] = [bases, say(places, space, kind.__qualname__, description, reach, cells)]
@@ -56,7 +57,8 @@ def describe_class(kind: type, places: Sequence[Place], reach: Reach) -> Descrip
         members = kind.__members__.items()
         said.append([[name, plain(member.value, description, reach, f"{shown}.{name}")] for name, member in members])
     if "__subclasses__" in description.attributes:
-        said.append([description.edge(node) for node in subclasses(kind, reach)])
+        description.watch(lambda: [id(each) for each in subclasses(kind)])
+        said.append(split(subclasses(kind), description, reach))
     for name, value in _values(kind, places):
         description.held.append((_reader(kind, name), value))
         description.guarded.append((name, reach.attribute(kind, name, value)))
@@ -66,13 +68,14 @@ def describe_class(kind: type, places: Sequence[Place], reach: Reach) -> Descrip
 
 def describe_attribute(kind: type, name: str, value: object, reach: Reach) -> Description:
     """Return what the plain value of a class attribute says."""
-    description = Description()
+    description = Description(home=space_of(kind))
+    description.held.append((_reader(kind, name), value))
     description.says = [name, held(value, description, reach, f"{kind.__module__}.{kind.__qualname__}.{name}")]
     return description
 
 
-def subclasses(kind: type, reach: Reach) -> list[Node]:
-    """Return the nodes of all subclasses that are loaded now, in an order that no import decides."""
+def subclasses(kind: type) -> list[type]:
+    """Return all subclasses that are loaded now."""
     found: list[type] = []
     waiting = [kind]
     while waiting:
@@ -80,7 +83,7 @@ def subclasses(kind: type, reach: Reach) -> list[Node]:
         below = [each for each in made if each not in found]
         found += below
         waiting += below
-    return [node for each in sorted(found, key=by_name) for node in reach.code(each)]
+    return found
 
 
 def _methods(kind: type) -> list[FunctionType]:

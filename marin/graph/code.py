@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from marin.base.json import dumps
-from marin.graph.loaded import Globals, Place, is_first_party, keep_parsed, modules_above, space_named
+from marin.graph.loaded import Globals, Place, is_first_party, keep_parsed
 from marin.graph.node import Description, Key, Node
 from marin.graph.passages import modules, texts
 from marin.graph.piece import digest
@@ -134,6 +134,10 @@ class _Closure:
         """Numbers of nodes, and of what they reach beyond their edges: class attributes, type hints that are read; what
         a module does when it is imported belongs to none (-1)."""
         self.modules: set[int] = set()
+        """The modules that are reached and all that they import, by id."""
+        self.taken: set[tuple[int, int]] = set()
+        """Numbers of nodes, and the members of theirs that count, by id."""
+        self.roots: set[int] = set()
 
     def read(self, roots: list[Node]) -> CodeDigest:
         while True:
@@ -146,10 +150,10 @@ class _Closure:
 
     def _walk(self, roots: list[Node]) -> None:
         self.order, self.numbers, self.guarded, self.joined, self.modules = [], {}, [], [], set()
-        for root in roots:
-            self._number(root)
+        self.taken = set()
+        self.roots = {self._number(root) for root in roots}
         done = 0
-        while done < len(self.order) or self._add_mentioned() or self._add_effects():
+        while done < len(self.order) or self._add_mentioned() or self._add_effects() or self._add_members():
             while done < len(self.order):
                 self._visit(done)
                 done += 1
@@ -196,14 +200,25 @@ class _Closure:
     def _add_effects(self) -> bool:
         """Number what the modules that are reached, and all that they import, do when they are imported."""
         before = len(self.order)
-        waiting = [space for node in self.order for space, _ in _found(node).places]
+        spaces = {id(space): space for node in self.order for space, _ in _found(node).places}
+        waiting = list(spaces.values())
         while waiting:
             space = waiting.pop()
             if id(space) not in self.modules and is_first_party(space):
                 self.modules.add(id(space))
                 self.joined += [[-1, self._number(node)] for node in self.graph.effects(space)]
-                waiting += map(space_named, modules_above(space))
+                waiting += self.graph.modules_above(space)
         return len(self.order) > before
+
+    def _add_members(self) -> bool:
+        """Number what other modules put into values, such as registries, if the modules of the closure import them."""
+        before = len(self.taken)
+        for number, node in enumerate(list(self.order)):
+            for spaces, member in _found(node).members:
+                if (number, id(member)) not in self.taken and (spaces <= self.modules or number in self.roots):
+                    self.taken.add((number, id(member)))
+                    self.joined.append([number, self._number(member)])
+        return len(self.taken) > before
 
     def _finish(self, roots: list[Node]) -> CodeDigest:
         own = [self._own(node) for node in self.order]
@@ -233,6 +248,7 @@ class _Closure:
 
     def _untracked(self) -> tuple[str, ...]:
         explained = {id(edge) for node in self.order if _found(node).explains for edge in node.edges}
+        explained |= {id(self.order[number]) for number, _ in self.taken}
         lines = [line for node in self.order for line in _found(node).untracked]
         lines += [line for node in self.order if id(node) not in explained for line in _found(node).opaque]
         return tuple(dict.fromkeys(lines))

@@ -5,20 +5,19 @@ counts as it is written, or every run would change its own code; so does an obje
 what it is seen to hold: an object's attributes, a registry's functions.
 """
 
-from collections.abc import Iterable
 from types import FunctionType, MappingProxyType, ModuleType
 
 from marin.base.json import Json
-from marin.graph.held import by_name, code_inside, plain, state
+from marin.graph.held import code_inside, plain, split, state
 from marin.graph.loaded import Globals, Place, home_of, is_first_party, space_of
 from marin.graph.meaning import also_imported
-from marin.graph.node import Description, Node, Reach
+from marin.graph.node import Description, Reach
 from marin.graph.said import say
 
 
 def describe_constant(value: object, space: Globals, name: str, shown: str, reach: Reach) -> Description:
     """Return what a module's value says: its value where it is plain, else the statements that made it."""
-    description = Description()
+    description = Description(home=space)
     description.look(space, name)
     description.held.append((lambda: home_of(space), home_of(space)))
     places = _statements(value, space, name)
@@ -32,14 +31,15 @@ def describe_constant(value: object, space: Globals, name: str, shown: str, reac
     _written(value, space, name, shown, description, reach, places)
     registered = _registered(value)
     if registered is not None:
+        description.watch(lambda: [id(each) for each in (_registered(value) or {}).values()])
         description.says.append(plain(registered, description, reach, shown))
     explained = bool(places or also_imported(space, name))
     if isinstance(value, FunctionType | type):
         explained = explained or bool(reach.code(value))
     elif not isinstance(value, ModuleType):
+        description.watch(lambda: [id(each) for each in code_inside(value)])
         known, whole = state(value, description, reach, shown)
-        inside = _nodes(code_inside(value), reach)
-        description.says += [known, [description.edge(node) for node in inside]]
+        description.says += [known, split(code_inside(value), description, reach)]
         explained = explained or whole
     if not explained:
         description.untracked.append(f"{shown}: a {type(value).__name__} made at run time")
@@ -48,13 +48,12 @@ def describe_constant(value: object, space: Globals, name: str, shown: str, reac
 
 def describe_written(value: object, space: Globals, name: str, shown: str, reach: Reach) -> Description:
     """Return what a module's value says as it is written, with the code that was put into it at import."""
-    description = Description()
+    description = Description(home=space)
     description.look(space, name)
     description.held.append((lambda: home_of(space), home_of(space)))
     _written(value, space, name, shown, description, reach, _statements(value, space, name))
-    members = list(code_inside(value))
-    put = [member for member in members if _was_handed(member)]
-    description.says.append([description.edge(node) for node in _nodes(put, reach)])
+    description.watch(lambda: [id(each) for each in code_inside(value)])
+    description.says.append(split(filter(_was_handed, code_inside(value)), description, reach))
     return description
 
 
@@ -114,9 +113,3 @@ def _registered(value: object) -> dict[object, object] | None:
     """Return what a `functools.singledispatch` function dispatches to, by type."""
     found = getattr(value, "registry", None) if isinstance(value, FunctionType) else None
     return dict(found) if isinstance(found, MappingProxyType) else None
-
-
-def _nodes(values: Iterable[FunctionType | type], reach: Reach) -> list[Node]:
-    """Return the nodes of functions and classes, in an order that no import decides."""
-    members = sorted(values, key=by_name)
-    return list({id(node): node for member in members for node in reach.code(member)}.values())

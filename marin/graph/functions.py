@@ -19,7 +19,7 @@ def describe_function(function: FunctionType, reach: Reach) -> Description:
     space, code = function.__globals__, function.__code__
     shown = f"{space.get('__name__')}.{code.co_qualname}"
     places = places_of_function(function)
-    description = Description()
+    description = Description(home=space)
     description.held.append((lambda: function.__code__, code))
     said: list[Json] = [say(places, space, code.co_qualname, description, reach, code.co_freevars)]
     state = {chain[0] for place in places for chain in place.piece.changes}
@@ -27,9 +27,9 @@ def describe_function(function: FunctionType, reach: Reach) -> Description:
     said.append(closed(function, state, shown, description, reach))
     said.append(_defaults(function, state, shown, description, reach))
     if description.opaque:
-        said.append([description.edge(reach.constant(function, *bound)) for bound in _bindings(function)])
-        if said[-1]:
-            description.opaque.clear()
+        description.members += [
+            (frozenset({id(bound[0])}), reach.constant(function, *bound)) for bound in _bindings(function)
+        ]
     description.says = said
     return description
 

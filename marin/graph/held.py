@@ -8,7 +8,7 @@ import enum
 import functools
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
@@ -18,11 +18,11 @@ from pydantic import BaseModel
 from marin.base.canonical import NOT_HANDLED, NotHandled, Special, encode
 from marin.base.errors import CanonicalError
 from marin.base.json import Json, dumps
-from marin.graph.loaded import home_of, is_first_party, space_of
+from marin.graph.loaded import Globals, home_of, is_first_party, space_of
 from marin.graph.node import Description, Reach, shape
 
 _NEVER_CHANGES = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
-_GUARDED = (dict, set, frozenset, functools.partial, MethodType)
+_GUARDED = (dict, set, frozenset, list, functools.partial, MethodType)
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _MOST_MEMBERS, _DEEPEST, _MOST_LEVELS = 10_000, 50, 8
 
@@ -75,6 +75,7 @@ def state(value: object, description: Description, reach: Reach, path: str) -> t
         return None, False
     if any(base is not object and not is_first_party(space_of(base)) for base in kind.__mro__):
         return None, False
+    description.watch(lambda: [id(each) for each in vars(value).values()])
     changed = {name for base in kind.__mro__[:-1] for name in stored_by(base)}
     forms = {name: plain(own[name], description, reach, f"{path}.{name}") for name in sorted(own.keys() - changed)}
     return forms, not (changed & own.keys()) and None not in forms.values()
@@ -116,6 +117,23 @@ def _members(value: object) -> list[object]:
     return []
 
 
+def split(values: Iterable[FunctionType | type], description: Description, reach: Reach) -> Json:
+    """Return code that was found by looking, as places among the edges; what is of other modules becomes members."""
+    near = reach.importable(description.home or {})
+    said: list[Json] = []
+    for value in sorted(values, key=by_name):
+        spaces = foreign_spaces(value, near)
+        nodes = reach.code(value)
+        if not nodes and is_first_party(_space_of_code(value)):
+            description.untracked.append(f"{_space_of_code(value)['__name__']}.{value.__qualname__}: made at run time")
+        for node in nodes:
+            if spaces:
+                description.members.append((spaces, node))
+            else:
+                said.append(description.edge(node))
+    return said
+
+
 def parts(value: Any) -> list[object]:  # Any: a partial or a bound method
     """Return what a partial or a bound method is made of."""
     if isinstance(value, MethodType):
@@ -139,6 +157,8 @@ def _member(value: object, description: Description, reach: Reach, path: str, sp
     if isinstance(value, FunctionType | type):
         description.holds_code = True
         nodes = reach.code(value)
+        if not nodes and is_first_party(_space_of_code(value)):
+            description.untracked.append(f"{path}: {value.__qualname__} was made at run time")
         if not nodes:
             return {"$library": library_name(value)}
         return {"$code": [description.edge(node) for node in nodes]}
@@ -147,8 +167,11 @@ def _member(value: object, description: Description, reach: Reach, path: str, sp
     if isinstance(value, functools.partial | MethodType):
         description.holds_code = True
         return {"$bound": [encode(part, path=path, special=special) for part in parts(value)]}
-    if type(value) in (dict, set, frozenset):
-        return _sorted_first(value, path, special)
+    if type(value) in (dict, set, frozenset, list):
+        own = _without_foreign(value, description, reach, path)
+        if own is not value:
+            return encode(own, path=path, special=special)
+        return NOT_HANDLED if type(value) is list else _sorted_first(value, path, special)
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
         return _array(value)
     if isinstance(value, re.Pattern):
@@ -164,6 +187,36 @@ def _array(value: Any) -> Json | NotHandled:  # Any: a numpy array; numpy is not
     if value.dtype.hasobject:
         return NOT_HANDLED
     return {"$array": [value.dtype.str, list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]}
+
+
+def _without_foreign(value: Any, description: Description, reach: Reach, path: str) -> Any:  # Any: a collection
+    """Return a collection without what other modules put in, which becomes members of the description."""
+    every = [*value, *value.values()] if isinstance(value, dict) else value
+    if description.home is None or all(type(member) in _SCALARS for member in every):
+        return value
+    near = reach.importable(description.home)
+    pairs = list(value.items()) if isinstance(value, dict) else [(member, None) for member in value]
+    own: list[tuple[Any, Any]] = []
+    foreign: list[tuple[Any, Any]] = []
+    for key, member in pairs:
+        spaces = foreign_spaces((key, member), near)
+        (foreign if spaces else own).append((key, member))
+        if spaces:
+            description.members.append((spaces, reach.item(key, member, path)))
+    if not foreign:
+        return value
+    description.holds_code = True
+    return dict(own) if isinstance(value, dict) else type(value)(key for key, _ in own)
+
+
+def _space_of_code(value: FunctionType | type) -> Globals:
+    return value.__globals__ if isinstance(value, FunctionType) else space_of(value)
+
+
+def foreign_spaces(value: object, near: frozenset[int]) -> frozenset[int]:
+    """Return the modules by id that code in a value belongs to, save those in `near`."""
+    spaces = [_space_of_code(each) for each in code_inside(value)]
+    return frozenset(id(space) for space in spaces if is_first_party(space)) - near
 
 
 def _sorted_first(value: Any, path: str, special: Special) -> Json | NotHandled:  # Any: a dict or a set

@@ -12,7 +12,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -68,6 +68,8 @@ class Home:
     """The file's; None in a notebook."""
     length: int = 0
     """How many cells there were."""
+    libraries: dict[str, list[str]] = field(default_factory=dict)
+    """Imports of names from where nothing is followed, as far as they were asked for."""
 
 
 NOWHERE = Home({}, {}, {}, (), frozenset(), (), (), None)
@@ -81,13 +83,18 @@ _memo = Memo(None)
 
 def is_first_party(space: Globals) -> bool:
     """Whether the module of these globals is code that the user edits."""
-    name, file = str(space.get("__name__") or ""), space.get("__file__")
-    if name.split(".", maxsplit=1)[0] == "marin":
+    name, file = space.get("__name__"), space.get("__file__")
+    if isinstance(file, str):
+        return _is_own_source(str(name), file)
+    if file:  # of a type that Python's own imports never give
         return False
-    if file:
-        return isinstance(file, str) and is_first_party_file(file) and file.endswith(".py")
     folders = [str(folder) for folder in space.get("__path__") or ()]  # of a package without `__init__.py`
     return name == "__main__" or any(map(is_first_party_file, folders))
+
+
+@lru_cache(maxsize=65536)
+def _is_own_source(name: str, file: str) -> bool:
+    return name.split(".", 1)[0] != "marin" and file.endswith(".py") and is_first_party_file(file)
 
 
 @lru_cache(maxsize=65536)
@@ -200,7 +207,7 @@ def _notebook(space: Globals) -> Home:
     known = _homes.get(key)
     if known is None or known[0] is not cells or known[1].length != len(cells):
         texts = [text for cell in cells if isinstance(cell, str) and (text := _cell(cell)) is not None]
-        known = _homes[key] = cells, replace(_home(texts), text=None, effects=(), length=len(cells))
+        known = _homes[key] = cells, replace(_home(texts), text=None, effects=(), length=len(cells), libraries={})
     return known[1]
 
 
@@ -264,8 +271,14 @@ def imported(space: Globals, name: str) -> tuple[Globals, str] | None:
 
 
 def libraries(space: Globals, name: str) -> list[str]:
-    """Return what a module imports under a name from where nothing is followed, as written: `json.loads`."""
-    home, package = home_of(space), space.get("__package__") or ""
+    """Return what a module imports under a name from where nothing is followed, as written: `json:loads`."""
+    home = home_of(space)
+    if name not in home.libraries:
+        home.libraries[name] = _libraries(home, space.get("__package__") or "", name)
+    return home.libraries[name]
+
+
+def _libraries(home: Home, package: str, name: str) -> list[str]:
     found = []
     for each in home.imports.get(name, ()):
         module = each.name if each.top else _absolute(each.module, package)
@@ -294,7 +307,7 @@ def modules_above(space: Globals) -> list[str]:
     for each in [each for imports in home.imports.values() for each in imports]:
         module = _absolute(each.module, package)
         found += [module] if each.attribute is None else [module, f"{module}.{each.attribute}"]
-    return [*found, *(_absolute(star, package) for star in home.stars)]
+    return list(dict.fromkeys([*found, *(_absolute(star, package) for star in home.stars)]))
 
 
 def first_party_module(name: str, package: str) -> ModuleType | None:

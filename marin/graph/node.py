@@ -63,6 +63,11 @@ class Description:
     edges: list[Node] = field(default_factory=list)
     guarded: list[tuple[str, Node]] = field(default_factory=list)
     """Class attributes by name: they count unless the closure changes them."""
+    members: "list[tuple[frozenset[int], Node]]" = field(default_factory=list)
+    """What other modules put in, such as into a registry, and those modules by id: it counts for a closure whose
+    modules import them. Another process may not have loaded the others, and need not."""
+    home: Globals | None = None
+    """The module that it belongs to."""
     holds_code: bool = False
     """Whether it is a value that holds functions or classes: it counts where its name is mentioned."""
     places: list[tuple[Globals, Place]] = field(default_factory=list)
@@ -84,6 +89,13 @@ class Description:
     held: list[tuple[Callable[[], object], object]] = field(default_factory=list)
     """What is looked up elsewhere than in a module, such as a closure's cell, and what was found."""
 
+    watched: list[tuple[Callable[[], list[int]], list[int]]] = field(default_factory=list)
+    """What an object holds, by id, such as the functions of a registry."""
+
+    def watch(self, get: Callable[[], list[int]]) -> None:
+        """Remember what an object holds now."""
+        self.watched.append((get, get()))
+
     def edge(self, node: Node) -> int:
         """Return the place of `node` among the edges, adding it."""
         for place, known in enumerate(self.edges):
@@ -103,8 +115,10 @@ class Description:
         for space, name, value in self.names:
             if space.get(name, ABSENT) is not value:
                 return False
-        return all(get() is value for get, value in self.held) and all(
-            _still(value, known) for value, known in self.values
+        return (
+            all(get() is value for get, value in self.held)
+            and all(get() == known for get, known in self.watched)
+            and all(_still(value, known) for value, known in self.values)
         )
 
 
@@ -139,6 +153,12 @@ class Reach(Protocol):
 
     def constant(self, value: object, space: Globals, name: str) -> Node:
         """Return the node of a value that statements of a module bind to a name."""
+
+    def item(self, key: object, value: object, shown: str) -> Node:
+        """Return the node of what another module put into a value."""
+
+    def importable(self, space: Globals) -> frozenset[int]:
+        """Return the modules that importing one imports, itself included, by id."""
 
     def attribute(self, kind: type, name: str, value: object) -> Node:
         """Return the node of a class attribute that is a plain value."""

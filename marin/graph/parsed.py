@@ -139,6 +139,7 @@ class Memo:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self.path, timeout=_PATIENCE_SECONDS)) as database, database:
+                database.execute("pragma synchronous = off")  # a torn memory is found out by its checksums
                 database.execute("create table if not exists parsed (key text primary key, checksum blob, entry blob)")
                 database.executemany("insert or replace into parsed values (?, ?, ?)", rows)
                 database.execute("delete from parsed where rowid <= (select max(rowid) from parsed) - ?", (_KEPT,))

@@ -6,15 +6,15 @@ and marin itself declares versions.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType, ModuleType
 
 from marin.base.json import Json
 from marin.graph.classes import describe_attribute, describe_class, places_of_class, subclasses
 from marin.graph.constants import defines, describe_constant, describe_written
 from marin.graph.functions import describe_function, places_of_function
-from marin.graph.held import held
-from marin.graph.loaded import Globals, Home, home_of, is_first_party, libraries, space_of
+from marin.graph.held import held, split
+from marin.graph.loaded import Globals, Home, home_of, is_first_party, libraries, modules_above, space_named, space_of
 from marin.graph.meaning import ABSENT, Meaning, binding, meaning_of
 from marin.graph.node import Description, Key, Node
 from marin.graph.piece import import_of
@@ -32,6 +32,9 @@ class Graph:
 
     def __init__(self) -> None:
         self.nodes: dict[Key, Node] = {}
+        self._importable: dict[int, tuple[Home, frozenset[int]]] = {}
+        self._effects: dict[int, tuple[Home, list[Node]]] = {}
+        self._above: dict[int, tuple[Home, list[str]]] = {}
         self._told: dict[tuple[int, int, str], tuple[object, Home, bool]] = {}
 
     def code(self, value: object) -> list[Node]:
@@ -75,8 +78,19 @@ class Graph:
         if bound is not None and self._is_told_by_statements(value, *bound):
             nodes = [*nodes, self.constant(value, *bound)]
         if found.rest[:1] == ("__subclasses__",) and isinstance(value, type):
-            nodes = [*nodes, *subclasses(value, self)]
+            nodes = [*nodes, self._subclasses(value)]
         return nodes
+
+    def _subclasses(self, kind: type) -> Node:
+        def describe(_: Node) -> Description:
+            description = Description(home=space_of(kind))
+            description.watch(lambda: [id(each) for each in subclasses(kind)])
+            description.says = [split(subclasses(kind), description, self)]
+            return description
+
+        return self._node(
+            ("subclasses", id(kind)), f"{kind.__module__}.{kind.__qualname__} (subclasses)", kind, describe
+        )
 
     def hinted(self, description: Description) -> list[Node]:
         """Return the nodes that the type hints of a description name, for code that reads hints."""
@@ -112,7 +126,12 @@ class Graph:
     def effects(self, space: Globals) -> list[Node]:
         """Return the node of what a module does elsewhere when it is imported, such as `random.seed(1)`."""
         home = home_of(space)
+        known = self._effects.get(id(space))
+        if known is None or known[0] is not home:
+            known = self._effects[id(space)] = home, self._find_effects(space, home)
+        return known[1]
 
+    def _find_effects(self, space: Globals, home: Home) -> list[Node]:
         def describe(_: Node) -> Description:
             description = Description()
             description.held.append((lambda: home_of(space), home))
@@ -123,6 +142,39 @@ class Graph:
         shown = f"{space.get('__name__')} (on import)"
         return [self._node(("effects", id(space), id(home)), shown, space, describe)] if places else []
 
+    def modules_above(self, space: Globals) -> Iterator[Globals]:
+        """Yield the packages of a module and what it imports, as far as they are loaded."""
+        home = home_of(space)
+        known = self._above.get(id(space))
+        if known is None or known[0] is not home:
+            known = self._above[id(space)] = home, modules_above(space)
+        return map(space_named, known[1])
+
+    def importable(self, space: Globals) -> frozenset[int]:
+        """Return the modules that importing one imports, itself included, by id."""
+        home = home_of(space)
+        known = self._importable.get(id(space))
+        if known is None or known[0] is not home:
+            met, waiting = {id(space)}, [space]
+            while waiting:
+                found = [
+                    each for each in self.modules_above(waiting.pop()) if id(each) not in met and is_first_party(each)
+                ]
+                met.update(map(id, found))
+                waiting += found
+            known = self._importable[id(space)] = home, frozenset(met)
+        return known[1]
+
+    def item(self, key: object, value: object, shown: str) -> Node:
+        """Return the node of what another module put into a value."""
+
+        def describe(_: Node) -> Description:
+            description = Description()
+            description.says = [held(key, description, self, shown), held(value, description, self, shown)]
+            return description
+
+        return self._node(("item", shown, id(key), id(value)), shown, (key, value), describe)
+
     def _has_effect(self, space: Globals, name: str) -> bool:
         """Whether calling a name, or changing what it stands for, can matter to others than the name's owner."""
         imports = libraries(space, name)
@@ -131,9 +183,12 @@ class Graph:
         value = space.get(name)
         if not isinstance(value, FunctionType) or not is_first_party(value.__globals__):
             return False
-        used = [chain[0] for place in places_of_function(value) for chain in place.piece.names]
-        starts_runs = any(each.startswith("marin:") for head in used for each in libraries(value.__globals__, head))
-        return not starts_runs
+        # It does if it calls libraries, as `def seed(n): random.seed(n)`; what it does to names of ours is seen there.
+        heads = [chain[0] for place in places_of_function(value) for chain in place.piece.names]
+        used = [
+            each.partition(":")[0].partition(".")[0] for head in heads for each in libraries(value.__globals__, head)
+        ]
+        return "marin" not in used and not _HARMLESS.issuperset(used)
 
     def attribute(self, kind: type, name: str, value: object) -> Node:
         """Return the node of a class attribute that is a plain value."""

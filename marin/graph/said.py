@@ -33,7 +33,8 @@ def say(
         imports = [[name, _imported(head, space, shown, description, reach)] for name, head in piece.imports]
         said.append([piece.form, imports, _named(names, space, shown, description, reach)])
         said += _hints(piece, space, shown, description, reach)
-        _changes([chain for chain in piece.changes if chain[0] not in own], space, description)
+        if piece.kind not in {"statement", "condition"}:  # those ran at import
+            _changes([chain for chain in piece.changes if chain[0] not in own], space, description)
     return said
 
 

@@ -32,6 +32,7 @@ class Scope:
         "around",
         "bound",
         "changes",
+        "dynamic",
         "globals",
         "hints",
         "imports",
@@ -53,6 +54,8 @@ class Scope:
         self.nonlocals: set[str] = set()
         self.loads: list[Chain] = []
         self.changes: list[Chain] = []
+        self.dynamic: list[tuple[str, str]] = []
+        """First parts of names whose target no reader can know, and what to say of them."""
         self.hints: list[tuple[str, tuple[Chain, ...]]] = []
 
 
@@ -69,7 +72,7 @@ class Notes:
         self.scope = Scope("module")
         self.attributes: list[str] = []
         self.events: list[tuple[Any, ...]] = []
-        """What pieces hold besides: docs, hint, import, load, change, own, stored, untracked."""
+        """What pieces hold besides: docs, hint, import, load, change, own, stored, binds."""
         self.functions: list[ast.AST] = []
         """The functions whose bodies are being read, outermost first."""
         self.metaclass = False
@@ -77,7 +80,7 @@ class Notes:
     def piece(self, node: Any, kind: str, write: Callable[[Any], None]) -> Piece:  # Any: a node, or a block of them
         """Return what `write(node)` adds, as a piece."""
         scope, out, attributes, events = self.scope, len(self.out), len(self.attributes), len(self.events)
-        loads, changes = len(scope.loads), len(scope.changes)
+        loads, changes, dynamic = len(scope.loads), len(scope.changes), len(scope.dynamic)
         write(node)
         noted: dict[str, list[Any]] = {}
         for event in self.events[events:]:
@@ -101,7 +104,7 @@ class Notes:
             tuple(sorted(mentioned)),
             tuple(sorted(set(noted.get("stored", ())))),
             tuple(word for word, words in _READS.items() if words & read),
-            tuple(noted.get("untracked", ())),
+            tuple(text for _, text in scope.dynamic[dynamic:]),
             tuple(dict.fromkeys(name for at, names in noted.get("binds", ()) if at is node for name in names)),
             any(getattr(node, name, None) for name in ("decorator_list", "bases", "keywords")),
         )
@@ -112,7 +115,7 @@ class Notes:
         if not self.functions:
             self.executed.append(chain[0])
         if chain[-1] in _DYNAMIC_ENDS or (chain[-1] in _DYNAMIC and len(chain) == 1) or chain[:2] == ("sys", "modules"):
-            self.events.append(("untracked", f"{'.'.join(chain[-2:])} in line {line}"))
+            self.scope.dynamic.append((chain[0], f"{'.'.join(chain[-2:])} in line {line}"))
 
     def bind(self, name: str) -> None:
         """Note a name that is assigned."""
@@ -169,6 +172,7 @@ class Notes:
                 around.loads += [(head, *chain[1:]) for head in scope.imports[chain[0]]]
             elif chain[0] not in bound:
                 around.loads.append(chain)
+        around.dynamic += [(head, text) for head, text in scope.dynamic if head not in bound or head in scope.globals]
         for chain in scope.changes:
             if chain[0] in scope.globals:
                 self.events.append(("change", chain))

@@ -340,9 +340,9 @@ class Engine:
         folder = self._store.attempt_folder(work.step_name, work.fingerprint, attempt)
         try:
             record = json.loads(fs.read(fs.join(folder, "result.json")))["failure"]
-        except (fs.NotFound, ValueError, KeyError, TypeError):
+            return Failure(**{**record, "cause": Cause(record["cause"])}) if record else None
+        except (fs.NotFound, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return Failure(**{**record, "cause": Cause(record["cause"])}) if record else None
 
 
 def _without_report(work: Work, ended: Ended) -> Failure:

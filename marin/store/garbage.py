@@ -24,6 +24,7 @@ DONE = "checkpoints of a finished step"
 ABANDONED = "checkpoints that no recent run goes on from"
 OLD_RUN = "an old run that made nothing kept"
 EMPTIED = "records of a fingerprint without a result"
+MADE_IT = "made what is about to go"
 PARTIAL = "half a file of a killed writer"
 LOST = "a shard's attempt that another was faster than"
 
@@ -309,12 +310,16 @@ class _Judge:
 
     def _runs(self) -> None:
         """Decide on runs: those that made what is kept or waits stay, with their events."""
-        makers = {each.run for each in self.reached.manifests}
-        makers |= {each.manifest.run for group in self.waiting.values() for each in group}
-        makers |= {owner.listed.manifest.run for owner in self.verdict.unlist if owner.listed is not None}
+        going = [each.manifest for group in self.waiting.values() for each in group]
+        going += [owner.listed.manifest for owner in self.verdict.unlist if owner.listed is not None]
+        reasons = {
+            **{each.run: MADE_IT for each in going},
+            **{each.run: reach.NEEDED for each in self.reached.manifests},
+            **self.reached.roots,
+        }
         for run in self.found.runs.values():
-            if run.id in self.reached.roots or run.id in makers:
-                self.verdict.kept[self.reached.roots.get(run.id, reach.NEEDED)] += 1
+            if run.id in reasons:
+                self.verdict.kept[reasons[run.id]] += 1
             else:
                 self.verdict.garbage.append(Garbage(f"runs/{run.id}", tuple(run.files)))
                 files = [file._replace(path=f"runs/{file.path}") for file in run.files]

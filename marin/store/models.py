@@ -95,8 +95,8 @@ MODELS: Mapping[str, Model] = {
         {"run": Field(TEXT, "the run that held it"), "at": Field(TEXT, _AT)},
     ),
     "former manifest": Model(
-        "artifacts/STEP/FINGERPRINT16/attempts/ATTEMPT/invalidated.json",
-        "A result that `marin invalidate` took away; its files stay until `marin gc`.",
+        "artifacts/STEP/FINGERPRINT16/attempts/ATTEMPT/invalidated.json or replaced.json",
+        "A result that `marin invalidate` or another attempt took away; its files stay until `marin gc`.",
         {
             "manifest": Field(TEXT, "the text of the manifest"),
             "user": Field(TEXT, "who"),
@@ -176,7 +176,7 @@ MODELS: Mapping[str, Model] = {
         },
     ),
     "unlisted": Model(
-        "unlisted/STEP/….json",
+        "unlisted/artifacts/STEP/….json",
         "A result that `marin gc` has unlisted, and whose files wait to be deleted.",
         {
             "step": Field(TEXT, "the step's name"),
@@ -197,7 +197,7 @@ MODELS: Mapping[str, Model] = {
         },
     ),
     "claim": Model(
-        "unlisted/….claim",
+        "unlisted/artifacts/STEP/….claim",
         "Who decides about an unlisted result: a gc that deletes it, or a run that lists it again. Create-only.",
         {"by": Field(TEXT, "who"), "nonce": Field(TEXT, "chance")},
     ),

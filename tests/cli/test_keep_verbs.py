@@ -161,6 +161,7 @@ def test_gc_dry_run_changes_nothing_and_keeps_recent_runs(marin, ran, store):
     age(store, 8 * 86_400)
     done = marin("gc", "--json")
     assert done.json["bytes"] > 1000
+    assert done.json["kept"] == {"made what is about to go": 1}  # the run, until its results are gone
     assert {each["artifact"] for each in done.json["candidates"] if "artifact" in each} == {
         step["artifact"] for step in ran.json["steps"]
     }
@@ -169,6 +170,7 @@ def test_gc_dry_run_changes_nothing_and_keeps_recent_runs(marin, ran, store):
     assert "to free it: marin gc --apply" in text.err
     assert files(store) == before
     assert marin("gc", "--days", "9", "--json").json["candidates"] == []
+    assert "marin gc --apply --days 2 --grace 60" in marin("gc", "--days", "2", "--grace", "60").err
     assert marin("gc", "--keep-runs", ran.json["run"][:-2], "--json").json["candidates"] == []
 
 

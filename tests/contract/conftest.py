@@ -14,7 +14,6 @@ from typing import Any
 
 import fsspec
 import pytest
-from werkzeug import serving
 
 BUCKET = "contract"
 AZURE = "AZURE_STORAGE_CONNECTION_STRING"
@@ -32,8 +31,10 @@ KINDS = [
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """The endpoint of an S3 server on this machine, with one empty bucket."""
-    application = pytest.importorskip("moto.moto_server.werkzeug_app")
-    backend = application.DomainDispatcherApplication(application.create_backend_app)
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug import serving
+
+    backend = DomainDispatcherApplication(create_backend_app)
     one = threading.Lock()
 
     def in_turn(environ: Any, start_response: Any) -> Any:  # Any: WSGI

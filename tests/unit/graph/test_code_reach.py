@@ -1,10 +1,8 @@
 """Code digests reach what runs: however a definition is named, imported, wrapped or held, its edit is seen."""
 
 import importlib
-import itertools
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +13,6 @@ from marin.graph.code import digest_of
 from marin.graph.loaded import is_first_party_file
 
 Load = Callable[[dict[str, str]], Any]
-folders = itertools.count()
-
-
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Import package `lab` from a fresh folder with these files, and return its module `main`."""
-
-    def forget() -> None:
-        for name in [name for name in sys.modules if name.split(".")[0] == "lab"]:
-            del sys.modules[name]
-
-    def make(files: dict[str, str]) -> Any:
-        forget()
-        folder = tmp_path / str(next(folders))
-        for name, text in files.items():
-            path = folder / "lab" / f"{name}.py"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        monkeypatch.syspath_prepend(str(folder))
-        return importlib.import_module("lab.main")
-
-    yield make
-    forget()
-
 
 G = "def g(x=0):\n    return x + 1\n"
 REGEX = "import re\nWORD = re.compile('x + 1')\n"
@@ -188,6 +162,41 @@ def test_digest_value_changed_from_outside_counts(load: Load):
     assert len(set(digests)) == 3
     module.LIMIT, module.TABLE["a"][:] = 3, [1]
     assert digest_of(module.f).digest == digests[0]
+
+
+CHANGED_LATER = {
+    "attribute of an object": (f"{SETTINGS}X = Plain()\nX.n = 1\ndef f():\n    return X\n", "X.n = 2"),
+    "function of a registry": (
+        "class R:\n    def __init__(self):\n        self.items = []\nX = R()\ndef g():\n    return 1\n"
+        "def f():\n    return X\n",
+        "X.items.append(g)",
+    ),
+    "attribute of a class": ("class A:\n    k = 1\ndef f():\n    return A.k\n", "A.k = 2"),
+    "method of a class": (
+        "class A:\n    def go(self): ...\ndef g(self): return 1\ndef f():\n    A().go()\n",
+        "A.go = g",
+    ),
+    "default": ("def f(x=1):\n    return x\n", "f.__defaults__ = (2,)"),
+    "code": ("def f():\n    return 1\ndef g():\n    return 2\n", "f.__code__ = g.__code__"),
+    "cell": (
+        "def make(n):\n    def f():\n        return n\n    return f\nf = make(1)\n",
+        "f.__closure__[0].cell_contents = 2",
+    ),
+    "table": ("T = {'a': [1]}\ndef f():\n    return T\n", "T['a'][0] = 2"),
+    "dispatch": (
+        "import functools\n@functools.singledispatch\ndef g(x): return 0\ndef h(x): return 1\ndef f(): return g(1)\n",
+        "g.register(int, h)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "change"), CHANGED_LATER.values(), ids=CHANGED_LATER)
+def test_digest_sees_what_is_changed_after_it_was_first_asked_for(load: Load, text: str, change: str):
+    module = load({"main": text})
+    before = digest_of(module.f)
+    assert digest_of(module.f) == before
+    exec(change, vars(module))
+    assert digest_of(module.f).digest != before.digest
 
 
 def test_digest_file_edited_while_running_stays_with_what_is_loaded(load: Load):

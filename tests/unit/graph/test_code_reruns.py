@@ -91,6 +91,17 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "k = 5",
         "k = 6",
     ),
+    "sibling in another module that only the registry of a base class knows": (
+        {
+            "base": "class Base:\n    known = {}\n    def __init_subclass__(cls):\n"
+                "        Base.known[cls.__name__] = cls\n",
+            "other": "from lab.base import Base\nclass C(Base):\n    k = 2\n",
+            "main": "from lab import other\nfrom lab.base import Base\nclass B(Base):\n    k = 1\ndef f():\n"
+                "    return B.k\n",
+        },
+        "k = 2",
+        "k = 3",
+    ),
     "sibling that only the registry of a base class knows": (
         {
             "main": "class Base:\n    known = {}\n    def __init_subclass__(cls):\n"
@@ -103,6 +114,11 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
     "name that a library import binds at the top and nobody uses": (PLAIN, "def f", "from json import loads\ndef f"),
     "log level set on import": (PLAIN, "def f", "import logging\nlogging.basicConfig(level=3)\ndef f"),
     "run started in a script": (PLAIN, "def f", "import marin\nif len('') > 1:\n    marin.run(None)\ndef f"),
+    "function of ours that is registered": (
+        {"main": "T = []\ndef add(x):\n    T.append(x)\ndef a():\n    return 1\nadd(a)\ndef f():\n    return 1\n"},
+        "def a():\n    return 1",
+        "def a():\n    return 2",
+    ),
     "what a script does": (PLAIN, "def f", "import random\nif __name__ == '__main__':\n    random.seed(1)\ndef f"),
     "default that is a hint's name": (PLAIN, "f(x)", "f(x: 'Unknown')"),
 }  # fmt: skip
@@ -165,6 +181,59 @@ def test_digest_stays_when_another_module_fills_the_cache(load: Load):
     digest = digest_of(module.f)
     module.f(1)
     assert digest_of(module.f) == digest
+
+
+REGISTRY = {
+    "registry": "T = {}\ndef register(fn):\n    T[fn.__name__] = fn\n    return fn\n",
+    "plugin": "from lab.registry import register\n@register\ndef a():\n    return 1\n",
+    "other": "from lab.registry import register\n@register\ndef b():\n    return 2\n",
+    "main": "from lab import plugin\nfrom lab.registry import T\ndef f(name):\n    return T[name]()\n",
+}
+CLASSES = {
+    "registry": "class Base:\n    known = {}\n    def __init_subclass__(cls):\n"
+    "        Base.known[cls.__name__] = cls\n",
+    "plugin": "from lab.registry import Base\nclass A(Base):\n    k = 1\n",
+    "other": "from lab.registry import Base\nclass B(Base):\n    k = 2\n",
+    "main": "from lab import plugin\nfrom lab.registry import Base\ndef f(name):\n    return Base.known[name]\n",
+}
+SUBCLASSES = {
+    **CLASSES,
+    "registry": "class Base:\n    pass\n",
+    "main": "from lab import plugin\nfrom lab.registry import Base\ndef f():\n    return Base.__subclasses__()\n",
+}
+OBJECTS = {
+    "registry": "class Registry:\n    def __init__(self):\n        self.items = []\n    def add(self, fn):\n"
+    "        self.items.append(fn)\n        return fn\nR = Registry()\n",
+    "plugin": "from lab.registry import R\n@R.add\ndef a():\n    return 1\n",
+    "other": "from lab.registry import R\n@R.add\ndef b():\n    return 2\n",
+    "main": "from lab import plugin\nfrom lab.registry import R\ndef f():\n    return R.items\n",
+}
+DISPATCH = {
+    "registry": "import functools\n@functools.singledispatch\ndef g(x):\n    return 0\n",
+    "plugin": "from lab.registry import g\n@g.register\ndef _(x: int):\n    return 1\n",
+    "other": "from lab.registry import g\n@g.register\ndef _(x: str):\n    return 2\n",
+    "main": "from lab import plugin\nfrom lab.registry import g\ndef f(x):\n    return g(x)\n",
+}
+
+
+@pytest.mark.parametrize("files", [REGISTRY, CLASSES, SUBCLASSES, OBJECTS, DISPATCH], ids=["table", "classes",
+    "subclasses", "objects", "dispatch"])  # fmt: skip
+def test_digest_does_not_know_what_modules_register_that_it_does_not_import(load: Load, files: dict[str, str]):
+    """A worker imports what the step's modules import, and no more of the pipeline."""
+    worker = digest_of(load(files).f)
+    driver = load(files)
+    importlib.import_module("lab.other")
+    assert digest_of(driver.f) == worker
+    needed = {**files, "main": f"from lab import other\n{files['main']}"}
+    assert digest_of(load(needed).f).digest != worker.digest
+    edited = {**needed, "other": needed["other"].replace("2", "3")}
+    assert digest_of(load(edited).f).digest != digest_of(load(needed).f).digest
+
+
+def test_digest_does_not_know_the_order_in_which_modules_register(load: Load):
+    first = {**REGISTRY, "main": f"from lab import other\n{REGISTRY['main']}"}
+    last = {**REGISTRY, "main": REGISTRY["main"].replace("def f", "from lab import other\ndef f")}
+    assert digest_of(load(first).f).digest == digest_of(load(last).f).digest
 
 
 def test_digest_stays_when_a_library_reloads_itself(load: Load):

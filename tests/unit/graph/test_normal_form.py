@@ -119,42 +119,42 @@ SNIPPETS = {
 }
 """Source texts by what they are about; of newer syntax, with the Python that first parses it."""
 GOLDEN = {
-    "constants": "1eb784da92b36484",
-    "long number": "f7e50b24f1213a71",
-    "f-strings": "6979a70616fab916",
-    "f-string format": "bafe35dc6bc047b8",
-    "f-string nested": "4e7a9c1fb42d97d3",
-    "f-string lines": "fedc9637d6fc5375",
-    "arguments": "406e7882caa8f029",
-    "lambda": "adca3f666fd6065d",
-    "docstrings": "b700b7efecc26a65",
-    "decorators": "77693dfcc66f6dd1",
-    "classes": "bb6e490452fcb0bd",
-    "match": "519467dddc695f6f",
-    "try": "16ea587443c8aae3",
-    "exception groups": "13ffe06141c889ac",
-    "comprehensions": "0c3dcbb538751b0c",
-    "scopes": "d59e7b07b9cbacd1",
-    "changes": "0c9b88a0e8da36fc",
-    "statements": "995ddad888cadc02",
-    "operators": "fa67dca6fe0b9838",
-    "starred": "96582c8547a7d253",
-    "imports": "1b085047ddf3b962",
-    "by name": "0dc30467faea5174",
-    "registry": "9936168ad31f833a",
-    "generator": "49371115d416e3c0",
-    "deep": "485afbd407b0d7a3",
-    "annotations": "533522fc9810fe0e",
-    "unicode": "98ec47e5776a61ed",
-    "line ends": "18a7cd830579c8cd",
-    "form feed": "b5e032df121ba22c",
-    "semicolons": "6bbb14dd0035e21e",
-    "print": "d97b077a77300811",
-    "type parameters (3.12)": "0a4a9ffbf94fdf61",
-    "f-string quotes (3.12)": "f530e7b6b955f2ed",
-    "type parameter defaults (3.13)": "b6c6cf5c9027a978",
-    "template string (3.14)": "5ffbdcb74cbf793a",
-    "except without parentheses (3.14)": "ac9433470f71e722",
+    "constants": "5ea999868c079066",
+    "long number": "6b62160f68130ca0",
+    "f-strings": "e29ba40fc14df27c",
+    "f-string format": "eaff55c429178ebd",
+    "f-string nested": "8cfa900fa93e7763",
+    "f-string lines": "bfab05685787fb38",
+    "arguments": "b4e360712ea7879f",
+    "lambda": "58acdaea117d0fe5",
+    "docstrings": "f1d2c4b9d1c21dab",
+    "decorators": "839288c7b0e6c320",
+    "classes": "a039431af08a6256",
+    "match": "050d01f92be0d757",
+    "try": "6f04f706ecee1703",
+    "exception groups": "45f2112b1ef7f7ca",
+    "comprehensions": "c7f8bae6c6020f20",
+    "scopes": "d00ff030b8c1f057",
+    "changes": "388f95358145f030",
+    "statements": "558bb515b18d6c9e",
+    "operators": "17db7d01bb3f1207",
+    "starred": "015730d57dd0f079",
+    "imports": "49f6a6394e9c19b9",
+    "by name": "f9ae48df1451d88b",
+    "registry": "fe4e953721815f28",
+    "generator": "ac6fe8ff990baf1a",
+    "deep": "b7cadd032fc5ce4b",
+    "annotations": "52753fc8994a6472",
+    "unicode": "4fe5c64d759b5cf0",
+    "line ends": "5666d138898ed196",
+    "form feed": "3ac93f5725bb4d73",
+    "semicolons": "b990fe45b223f09c",
+    "print": "5278d6201556106d",
+    "type parameters (3.12)": "97d38dc47f4d91ca",
+    "f-string quotes (3.12)": "c718f871eeb70c2d",
+    "type parameter defaults (3.13)": "e90f9effa6bc572c",
+    "template string (3.14)": "93a82dd9c97653b6",
+    "except without parentheses (3.14)": "82a95f9970bd0cde",
 }
 
 PRINT_FORMS = """
@@ -175,10 +175,10 @@ print(json.dumps(found))
 
 
 def digest(said: list[object]) -> str:
-    """The digest of all that a source says, save its line numbers."""
+    """The digest of all that the pieces of a source say, save their lines, and of what they bind."""
     first, last = 2, 4
     pieces = [[*piece[:first], *piece[last:]] for piece in said[0]]  # type: ignore[attr-defined]
-    text = json.dumps([pieces, *said[1:3], *said[4:]])
+    text = json.dumps([pieces, said[1]])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -1,5 +1,6 @@
 """`marin gc` beside runs, readers, pins and other collectors: whoever comes in between loses nothing."""
 
+import dataclasses
 import os
 import threading
 import time
@@ -346,6 +347,120 @@ def test_gc_in_memory_goes_the_whole_way():
         gc(root, days=0, grace=0)
     left = {file.path.split("/")[0] for file in fs.list_files(root)}
     assert left - {"code", "locks"} == {"store.json"}
+
+
+def test_gc_files_of_a_shard_whose_record_is_gone_live_as_long_as_the_result(root: str):
+    store = made(root, Squares(n=2))
+    (squares,) = store.manifests()
+    for record in Path(root, "shards").glob("*/*/manifest.json"):
+        record.unlink()
+    pin(root, squares, name="mine", user="ada", reason=None)
+    age(root, 30)
+    gc(root)
+    assert store.present(squares)
+    log = fs.join(store.attempt_folder(squares.step, squares.fingerprint, squares.attempt), "log.txt")
+    assert fs.exists(log)  # the attempt has no file that the result names
+    unpin(root, "mine")
+    gc(root)
+    gc(root)
+    assert store.recall([(squares.step, squares.fingerprint)]) == {squares.fingerprint: squares}
+    assert store.present(squares)
+
+
+def test_gc_shards_of_a_result_that_was_taken_back_can_be_reused_again(root: str):
+    made(root, Squares(n=2))
+    age(root, 30)
+    gc(root)
+    made(root, Squares(n=2))
+    assert not list(Path(root, "shards").glob("*/*/manifest.json"))
+    assert gc(root).relisted == 2
+    assert len(list(Path(root, "shards").glob("*/*/manifest.json"))) == 2
+    age(root, 2, "unlisted")
+    gc(root)
+    assert not Path(root, "unlisted").exists()
+    result = api.run_plan(api.plan(Squares(n=3), store=root), store=root, backend="inline")
+    assert result.steps[0].shards == {"total": 3, "reused": 2, "computed": 1}
+
+
+def test_gc_attempt_that_a_live_run_writes_stays_however_long_ago_it_wrote(root: str):
+    store = made(root, Number(n=1))
+    name = f"run-1-{'ab' * 4}-1"
+    partial = fs.join(store.attempt_folder("train", "ab" * 32, name), "output", "part")
+    fs.write(partial, b"half of it")
+    age(root, 30)
+    live_run(store, "run-1", []).stop()
+    gc(root, days=0, grace=0)
+    assert fs.exists(partial)
+    end_run(store, "run-1")
+    gc(root, days=0, grace=0)
+    assert not fs.exists(partial)
+
+
+def test_gc_result_that_was_made_anew_leaves_the_old_one_to_the_run_that_was_given_it(root: str):
+    store = made(root, Number(n=1))
+    (old,) = store.manifests()
+    unlisted.unlist(root, old, fs.read(fs.join(store.artifact_url(old), "manifest.json")))
+    output = store.attempt_output(old.step, old.fingerprint, f"run-2-{old.fingerprint[:8]}-1")
+    file = dataclasses.replace(output.write("value.json", b"1"), url="")
+    new = dataclasses.replace(old, attempt=f"run-2-{old.fingerprint[:8]}-1", run="run-2", digest="0" * 64)
+    path = f"{layout.relative(root, output.url)}/value.json"
+    store.commit(dataclasses.replace(new, files=(dataclasses.replace(file, url=path),)))
+    age(root, 30)
+    live_run(store, "run-1", [(old.step, old.fingerprint)]).stop()
+    for _ in range(3):
+        gc(root)
+    assert store.present(old)
+    end_run(store, "run-1")
+    age(root, 30)
+    gc(root)
+    assert not store.present(old)
+
+
+def test_gc_result_that_is_pinned_just_before_it_goes_is_listed_again(root: str, monkeypatch: pytest.MonkeyPatch):
+    store = made(root, Number(n=1))
+    (number,) = store.manifests()
+    age(root, 30)
+    replace = fs.replace
+
+    def first_pinned(url: str, data: bytes) -> None:
+        if "/unlisted/" in url and not pins(root):
+            pin(root, number, name="mine", user="ada", reason=None)
+        replace(url, data)
+
+    monkeypatch.setattr(fs, "replace", first_pinned)
+    assert gc(root).relisted == 1
+    assert store.manifests() == [number]
+
+
+def test_gc_result_whose_manifest_is_put_back_by_hand_keeps_its_files(root: str):
+    store = made(root, Number(n=1), Squares(n=2))
+    (number,) = store.manifests("number")
+    url = fs.join(store.artifact_url(number), "manifest.json")
+    data = fs.read(url)
+    fs.delete(url)
+    age(root, 30)
+    gc(root, progress=on("unlisting results", lambda: fs.create(url, data)))
+    assert store.present(number)
+
+
+def test_gc_sweeps_up_after_a_reader_that_was_killed_while_it_listed_again(root: str, monkeypatch: pytest.MonkeyPatch):
+    store = made(root, Number(n=1))
+    (number,) = store.manifests()
+    pin(root, number, name="mine", user="ada", reason=None)
+    unlisted.unlist(root, number, fs.read(fs.join(store.artifact_url(number), "manifest.json")))
+
+    def dying(url: str, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "delete_unchanged", dying)
+        with pytest.raises(KeyboardInterrupt):
+            store.recall([(number.step, number.fingerprint)])
+    assert len(list(Path(root, "unlisted").rglob("*.*"))) == 2
+    gc(root)
+    gc(root)
+    assert store.manifests() == [number]
+    assert not Path(root, "unlisted").exists()
 
 
 def test_pin_of_what_is_gone_leaves_no_pin(root: str):
