@@ -3,7 +3,7 @@
     python benchmarks/closure.py
     python benchmarks/closure.py --steps 5000 --modules 400 --kinds 200
 
-A package is generated whose functions call each other over its modules, so that every kind of step reaches most of it.
+A package is generated whose functions call each other over its modules, so that every kind of step reaches much of it.
 A fresh process imports it and plans: cold, with nothing remembered on disk and no bytecode, then warm, as any later
 process. The time counts from after `import marin` to the plan's end. The bare loop parses the same files with
 `ast.parse` in the same process and does nothing with them.
@@ -135,6 +135,7 @@ def main() -> None:
         generate(folder, given.modules, given.kinds)
         sizes = ["--steps", str(given.steps), "--modules", str(given.modules), "--kinds", str(given.kinds)]
         environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         print(f"{'':>5} {'import':>8} {'plan':>8} {'total':>8} {'bare':>8} {'ratio':>6} {'memory':>8}")
         for name in ("cold", "warm", "warm"):
             command = [sys.executable, __file__, *sizes, "--child", str(folder)]

@@ -33,7 +33,7 @@ STORE/shards/2 HEX/SHARD FINGERPRINT/manifest.json
 STORE/runs/RUN/run.json, heartbeat.json, events/WRITER-NUMBER.jsonl
 STORE/pins/NAME.json
 STORE/blessed/STEP/BEFORE16-NOW16.json
-STORE/code/DIGEST16.json, modules/DIGEST16.py, locks/DIGEST16.txt
+STORE/code/DIGEST16.json, sets/DIGEST16.json, modules/DIGEST16.py, locks/DIGEST16.txt
 STORE/unlisted/…                                      what `marin gc` is about to delete
 ```
 

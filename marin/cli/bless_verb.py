@@ -97,7 +97,13 @@ def _changed(store: Store, planned: Plan, step: PlannedStep) -> _Changed:
     """Return how the code of a step changed since its nearest result; ConfigurationError when it did not."""
     drifted = [drift for drift in planned.drift if drift.name == step.name]
     if drifted:
-        return _Changed(drifted[0].recorded, drifted[0].now, list(drifted[0].changes))
+        return _Changed(drifted[0].recorded, drifted[0].now, Causes(store).drifted(drifted[0], step))
+    if step.state == "cached":
+        raise ConfigurationError(
+            f"{step.name} is cached with the code that stands now: there is nothing to bless",
+            where=f"step {step.name}",
+            hint="edit first, bless then; `marin plan` shows what an edit costs",
+        )
     nearest = step.cause.nearest if step.cause else None
     source = source_of(step.step)
     code = [change for change in (step.cause.changes if step.cause else ()) if change.kind == "code"]
@@ -127,7 +133,9 @@ def _undone(store: Store, step: PlannedStep) -> list[Blessing]:
     found = [each for each in blessings(store.url, step.step.step_name()) if source and each.now == source.digest]
     if not found:
         raise ConfigurationError(
-            f"the present code of {step.name} is not blessed", where=store.url, hint="`marin plan` shows what is"
+            f"the present code of {step.name} is not blessed",
+            where=store.url,
+            hint="`marin show` of a result lists what was blessed for it",
         )
     for each in found:
         unbless(store.url, each)

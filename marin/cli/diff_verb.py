@@ -28,7 +28,7 @@ _LISTED = 6
 def command(a: str, b: str, store: str, as_json: bool, traceback: bool) -> None:
     """Say what differs between the artifacts A and B: configuration, code, inputs, and the parents' first changes.
 
-    Each is the start of a fingerprint, a path, or a step's name in a run.
+    Each is the start of a fingerprint, a path, a pin's name, or a step's name in the newest run that had it.
     """
     opened = existing_store(store)
     old, new = one_artifact(opened, a), one_artifact(opened, b)

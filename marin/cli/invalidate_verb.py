@@ -27,7 +27,8 @@ _SHOWN = 10
 def command(artifact: str, reason: str | None, takes_back: bool, store: str, as_json: bool, traceback: bool) -> None:
     """Forget ARTIFACT: its step runs again. What was made from it is told.
 
-    Its files stay until `marin gc` takes them; a pinned one is refused.
+    Its files stay until `marin gc` takes them; a pinned one is refused. Finished
+    shards of a map are results of their own, and are used again.
     """
     opened = existing_store(store)
     found = _undone(opened, artifact) if takes_back else _invalidated(opened, artifact, reason)
@@ -67,6 +68,14 @@ def _invalidated(store: Store, text: str, reason: str | None) -> Manifest:
             where=artifact_url(store, found),
             hint=f"`marin unpin {names[0]}` first",
         )
+    kept = {(each.step, each.fingerprint): each.name for each in pins(store.url)}
+    for reader in readers(store.manifests(), found) if kept else ():
+        if name := kept.get((reader.step, reader.fingerprint)):
+            raise ConfigurationError(
+                f"{_words(reader)}, pinned as {name}, was made from {_words(found)}",
+                where=artifact_url(store, found),
+                hint=f"`marin unpin {name}` first: a pin keeps all that its result was made from",
+            )
     if not invalidate(store.url, found, user=this_producer().user, reason=reason):
         raise ConfigurationError(
             f"{_words(found)} was replaced while it was looked at",

@@ -19,7 +19,7 @@ from marin.cli.options import (
 )
 from marin.cli.target import TargetCommand, build_target, picked
 from marin.graph.drift import OnDrift
-from marin.graph.explain import Change
+from marin.graph.explain import MORE_FILES, Change
 from marin.graph.plan import Cause, Plan, PlannedStep
 from marin.graph.recipe import code_of
 from marin.run.api import plan
@@ -62,6 +62,8 @@ def command(
         write_json(plan_json(planned, opened))
     else:
         draw_plan(planned, opened)
+    if check and on_drift == "fail" and planned.drift:
+        stderr().print("--check fails: code drift is not passed over here (--on-drift, or CI is set)")
     would_run = any(step.state != "cached" for step in planned.steps)
     return int(check and (would_run or (on_drift == "fail" and bool(planned.drift))))
 
@@ -117,7 +119,7 @@ def draw_drift(planned: Plan) -> None:
         what = f": {names}{more}" if names else ""
         text = f" {each.name}: its source changed under version {each.version}{what}"
         stderr().print(Text.assemble(("code drift:", "yellow"), text), soft_wrap=True)
-    if planned.drift:
+    if planned.drift and planned.on_drift == "warn":
         stderr().print("hint: --on-drift rerun makes them anew; `marin bless` accepts the change", style="dim")
 
 
@@ -137,13 +139,14 @@ def cause_text(cause: Cause) -> str:
     if cause.kind == "new":
         return "new"
     if cause.kind == "missing":
-        return "its output is gone from the store"
+        return str(cause.changes[0].new) if cause.changes else "its output is gone from the store"
     waits = [change for change in cause.changes if change.kind == "parent" and change.old is None]
     own = [change for change in cause.changes if change not in waits]
     above = [f"depends on {', '.join(str(change.new) for change in waits)}"] if waits else []
     drift = ["its source changed under its declared version"] if cause.kind == "drift" else []
     shown = [change_text(change) for change in own[:_SHOWN_CHANGES]]
-    more = [f"and {len(own) - _SHOWN_CHANGES} more changes"] if len(own) > _SHOWN_CHANGES else []
+    left = sum(int(str(each.new)) if each.path == MORE_FILES else 1 for each in own[_SHOWN_CHANGES:])
+    more = [f"and {left} more change{'s' * (left > 1)}"] if left else []
     return "\n".join([*above, *drift, *shown, *more])
 
 
@@ -157,6 +160,8 @@ def change_text(change: Change) -> str:
         return f"{change.path}: {change.new or 'its output is gone from the store'}"
     if change.kind == "parent":
         return f"{change.path}: output changed, {change.new}"
+    if change.path == MORE_FILES:
+        return f"and {change.new} more input files"
     if change.kind == "input" and change.new is None:
         return f"input {change.path} {'removed' if change.old else ''}".rstrip()
     if change.kind == "input":

@@ -9,7 +9,7 @@ from marin.base.units import format_seconds, format_size
 from marin.cli import status_verb
 from marin.cli.options import common_options, existing_store, stdout, write_json
 from marin.graph.explain import plain
-from marin.view.artifacts import describe, find_artifacts
+from marin.view.artifacts import describe, find_artifacts, small_value
 
 EPILOG = """\b
 Examples:
@@ -45,6 +45,13 @@ def command(ctx: click.Context, what: str, store: str, as_json: bool, traceback:
         out.print(f"  blessed      changed code {each['now'][:8]} by {each['user']} at {each['at']}: {each['reason']}")
     if record["metrics"]:
         out.print("  numbers      " + ", ".join(f"{name} {value:.6g}" for name, value in record["metrics"].items()))
+    for pin in record["pinned"]:
+        out.print(f"  pinned       {pin['name']} by {pin['user']}{': ' + pin['reason'] if pin['reason'] else ''}")
+    value = small_value(opened, manifest)
+    if value is not None:
+        out.print(f"  value        {value}", soft_wrap=True)
+    for parent in manifest.parents:
+        out.print(f"  parent       {parent.path}: {parent.step} {parent.fingerprint[:8]}", soft_wrap=True)
     for file in manifest.files:
         out.print(f"  file         {file.path}  {format_size(file.size)}  {file.url}", soft_wrap=True)
     if manifest.shards:

@@ -45,7 +45,8 @@ def command(
     changes = Causes(opened).planned(planned, found)
     nearest = found.cause.nearest if found.cause else None
     if as_json:
-        kind = found.cause.kind if found.cause else None
+        drifts = any(drift.name == found.name for drift in planned.drift)
+        kind = found.cause.kind if found.cause else "drift" if drifts else None
         record = {"step": found.name, "state": found.state, "kind": kind, "nearest": nearest and nearest.to_json()}
         if found.produced is not None:
             record["store"] = found.produced.store or opened.url
@@ -55,6 +56,8 @@ def command(
     out.print(Text.assemble(f"{found.name}: ", styled_state(found.state)))
     if found.produced is not None:
         out.print(f"  made by {found.produced.user} at {found.produced.at} in run {found.produced.run}")
+        if changes:
+            out.print(f"  its source changed since, under version {found.step.version}:")
         for each in blessings(store, found.step.step_name()):
             if each.before == found.produced.source:
                 out.print(f"  its code changed since, blessed by {each.user} at {each.at}: {each.reason}")

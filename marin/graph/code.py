@@ -135,9 +135,14 @@ class _Closure:
         a module does when it is imported belongs to none (-1)."""
         self.modules: set[int] = set()
         """The modules that are reached and all that they import, by id."""
+        self.homes: set[int] = set()
+        self.waiting: list[Globals] = []
+        """Modules that were reached, by id, and those of them whose imports are to be looked at."""
+        self.holders: list[int] = []
         self.taken: set[tuple[int, int]] = set()
-        """Numbers of nodes, and the members of theirs that count, by id."""
+        """Numbers of nodes with members, and the members of theirs that count, by id."""
         self.roots: set[int] = set()
+        """Functions that were asked for: what binds them counts, whoever imports it."""
 
     def read(self, roots: list[Node]) -> CodeDigest:
         while True:
@@ -150,8 +155,9 @@ class _Closure:
 
     def _walk(self, roots: list[Node]) -> None:
         self.order, self.numbers, self.guarded, self.joined, self.modules = [], {}, [], [], set()
-        self.taken = set()
-        self.roots = {self._number(root) for root in roots}
+        self.waiting, self.homes, self.holders, self.taken = [], set(), [], set()
+        numbers = [self._number(root) for root in roots]
+        self.roots = {number for number in numbers if self.order[number].key[0] == "function"}
         done = 0
         while done < len(self.order) or self._add_mentioned() or self._add_effects() or self._add_members():
             while done < len(self.order):
@@ -165,6 +171,11 @@ class _Closure:
             if id(edge) not in numbers:
                 self._number(edge)
         found = _found(node)
+        if found.home is not None and id(found.home) not in self.homes:
+            self.homes.add(id(found.home))
+            self.waiting.append(found.home)
+        if found.members:
+            self.holders.append(number)
         if found.hints and "hints" in self.reads:
             self.joined += [[number, self._number(each)] for each in self.graph.hinted(found)]
         for _, attribute in found.guarded:
@@ -200,22 +211,20 @@ class _Closure:
     def _add_effects(self) -> bool:
         """Number what the modules that are reached, and all that they import, do when they are imported."""
         before = len(self.order)
-        spaces = {id(space): space for node in self.order for space, _ in _found(node).places}
-        waiting = list(spaces.values())
-        while waiting:
-            space = waiting.pop()
+        while self.waiting:
+            space = self.waiting.pop()
             if id(space) not in self.modules and is_first_party(space):
                 self.modules.add(id(space))
                 self.joined += [[-1, self._number(node)] for node in self.graph.effects(space)]
-                waiting += self.graph.modules_above(space)
+                self.waiting += self.graph.modules_above(space)
         return len(self.order) > before
 
     def _add_members(self) -> bool:
         """Number what other modules put into values, such as registries, if the modules of the closure import them."""
         before = len(self.taken)
-        for number, node in enumerate(list(self.order)):
-            for spaces, member in _found(node).members:
-                if (number, id(member)) not in self.taken and (spaces <= self.modules or number in self.roots):
+        for number in self.holders:
+            for spaces, member in _found(self.order[number]).members:
+                if (number, id(member)) not in self.taken and (number in self.roots or spaces <= self.modules):
                     self.taken.add((number, id(member)))
                     self.joined.append([number, self._number(member)])
         return len(self.taken) > before

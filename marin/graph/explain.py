@@ -8,6 +8,7 @@ from marin.base.json import Json, dumps
 
 ChangeKind = Literal["config", "code", "version", "input", "parent", "missing"]
 _NAMED_FILES = 5
+MORE_FILES = "more files"
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _inputs(old: Sequence[Any], new: Sequence[Any]) -> list[Change]:
         Change("input", path, _size(before.get(path)), _size(after.get(path))) for path in differing[:_NAMED_FILES]
     ]
     if len(differing) > _NAMED_FILES:
-        found.append(Change("input", f"and {len(differing) - _NAMED_FILES} more files", None, None))
+        found.append(Change("input", MORE_FILES, None, len(differing) - _NAMED_FILES))
     return found
 
 

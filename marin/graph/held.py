@@ -201,10 +201,11 @@ def _without_foreign(value: Any, description: Description, reach: Reach, path: s
     for key, member in pairs:
         spaces = foreign_spaces((key, member), near)
         (foreign if spaces else own).append((key, member))
-        if spaces:
-            description.members.append((spaces, reach.item(key, member, path)))
     if not foreign:
         return value
+    foreign.sort(key=lambda pair: dumps(encode(pair, path=path, special=_form_by_name)))
+    for key, member in foreign:
+        description.members.append((foreign_spaces((key, member), near), reach.item(key, member, path)))
     description.holds_code = True
     return dict(own) if isinstance(value, dict) else type(value)(key for key, _ in own)
 

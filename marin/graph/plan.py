@@ -39,6 +39,9 @@ class Catalogue(Protocol):
     def earlier(self, step_name: str) -> Earlier:
         """Return earlier results of a step."""
 
+    def taken_away(self, step_name: str, fingerprint: str) -> str | None:
+        """Return who took a result away, when and why; empty if it was there and is not, None if it never was."""
+
     def definitions(self, step_name: str, fingerprint: str) -> Mapping[str, str]:
         """Return the definitions that made a result and their digests; empty when they were not kept."""
 
@@ -189,6 +192,9 @@ class _Planner:
         return Cause("parent", (*above, *own), near.produced if near and own else None)
 
     def _cause(self, named: Named, resolved: Recipe) -> Cause:
+        taken = self._catalogue.taken_away(named.step.step_name(), resolved.fingerprint)
+        if taken is not None:
+            return Cause("missing", (Change("missing", named.name, None, taken),) if taken else ())
         near = self._catalogue.earlier(named.step.step_name()).nearest(resolved.record, name=named.name)
         if near is None:
             return Cause("new")

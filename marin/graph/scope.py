@@ -20,7 +20,10 @@ _DYNAMIC_ENDS = {
     "run_path",
     "run_module",
 }
-_READS = {"hints": {"__annotations__", "get_type_hints", "get_annotations"}, "docs": {"__doc__", "getdoc"}}
+_READS = {
+    "hints": {"__annotations__", "get_type_hints", "get_annotations", "return_annotation"},
+    "docs": {"__doc__", "getdoc"},
+}
 _MAKES_CLASSES = {"__init_subclass__", "__set_name__", "__prepare__"}
 _MAKES_OBJECTS = {"__init__", "__new__", "__post_init__", "model_post_init", "__setstate__"}
 

@@ -30,7 +30,7 @@ from marin.run.order import Order, Report
 from marin.run.retry import Cause
 from marin.run.timelimit import StepTimeout, time_limit
 from marin.store import EventWriter, Manifest, ParentRef, Store, output_digest, own_contents, unplaced_contents
-from marin.store.code import write_code
+from marin.store.code import write_definitions, write_modules
 
 Emit = Callable[..., None]
 Log = Callable[[str], None]
@@ -103,9 +103,9 @@ def _compute(order: Order, step: Step[Any], *, store: Store, workers: Workers, e
     artifact = step.run(context)
     _check_type(order, step, artifact)
     _check_inputs(order, step)
-    _record_code(order, store, step, recipe, source)
+    modules = _record_code(order, store, step, recipe, source)
     manifest = _manifest(order, store, artifact, started, context, parents)
-    written = replace(manifest, constructor=constructor_of(step))
+    written = replace(manifest, modules=modules, constructor=constructor_of(step))
     commit = store.commit(written, replaces=order.replaces)
     if commit.outcome == "adopted":
         emit("log", line="another attempt committed other bytes first; its result is used (nondeterminism)")
@@ -145,12 +145,14 @@ def _checked_code(
 
 def _record_code(
     order: Order, store: Store, step: Step[Any], recipe: Recipe, source: CodeDigest | SourceDigest | None
-) -> None:
-    """Store the recipe, and the source of a user's step; marin's own is known by its version."""
+) -> str | None:
+    """Store the recipe, and the source of a user's step; return the digest of its modules, None for marin's own."""
     record = recipe.record if source is None else {**recipe.record, "definitions": source.definitions}
     store.write_recipe(order.identity.step_name, order.identity.fingerprint, record)
-    if source is not None and not type(step).__module__.startswith("marin."):
-        write_code(store.url, source.digest, definitions=source.texts, modules=source.modules)
+    if source is None or type(step).__module__.startswith("marin."):
+        return None
+    write_definitions(store.url, source.digest, source.texts)
+    return write_modules(store.url, source.modules)
 
 
 def _check_inputs(order: Order, step: Step[Any]) -> None:

@@ -15,6 +15,7 @@ from marin.graph.produced import Produced
 from marin.graph.recipe import Accepted
 from marin.store import Manifest, Store, survey
 from marin.store.blessed import accepted, blessings
+from marin.store.former import former_of
 from marin.store.layout import PREFIX_HEX
 
 _RUNS = 8
@@ -72,7 +73,21 @@ class StoreCatalogue:
             for step in record.get("steps", ()):
                 if step.get("step") == step_name and step.get("digest"):
                     yield step["fingerprint"][:PREFIX_HEX]
-        yield from survey.prefixes(self._store, step_name)
+        yield from sorted(self._begun(step_name))
+
+    def taken_away(self, step_name: str, fingerprint: str) -> str | None:
+        """Return who invalidated a result, when and why; empty if it is gone otherwise, None if it never was."""
+        if fingerprint[:PREFIX_HEX] not in self._begun(step_name):
+            return None
+        former = former_of(self._store.url, step_name, fingerprint)
+        if former is not None:
+            reason = f": {former.reason}" if former.reason else ""
+            return f"invalidated by {former.user} at {former.at[:16].replace('T', ' ')}{reason}"
+        return "" if self._store.recipe(step_name, fingerprint) is not None else None
+
+    @functools.cache  # noqa: B019  a catalogue lives as long as its plan
+    def _begun(self, step_name: str) -> frozenset[str]:
+        return frozenset(survey.prefixes(self._store, step_name))
 
     def definitions(self, step_name: str, fingerprint: str) -> Mapping[str, str]:
         """Return the definitions that made a result and their digests; empty when they were not kept."""

@@ -17,7 +17,7 @@ from marin.run.again import Again, absolute_patterns, again
 from marin.run.again_text import pipeline_text, readme_text
 from marin.run.lineage import lineage
 from marin.store import Manifest, Store, read_lock
-from marin.store.code import read_code
+from marin.store.code import read_modules
 
 CODE = "code"
 _PIPELINE, _OTHER_PIPELINE = "pipeline.py", "repro_pipeline.py"
@@ -104,9 +104,9 @@ def _code(store: Store, steps: Sequence[Again]) -> _Code:
     notes: list[str] = []
     for step in sorted(steps, key=lambda each: each.manifest.finished):
         made = step.manifest
-        code = read_code(made.root or store.url, made.source) if made.source else None
+        kept = read_modules(made.root or store.url, made.modules) if made.modules else None
         module = str(step.constructor["class"]).partition(":")[0]
-        texts = {name: text for name, text in (code.modules if code else {}).items() if _is_module(name)}
+        texts = {name: text for name, text in (kept or {}).items() if _is_module(name)}
         if module.split(".")[0] != "marin" and module not in texts:
             commit = f", or checked out from commit {made.producer.commit}" if made.producer.commit else ""
             notes.append(f"`{module}` of step `{step.variable}` was not kept: it has to be installed{commit}.")

@@ -1,54 +1,63 @@
 """Code as it was: the source of every user's step that made a result, so that differences can be shown for ever.
 
-Invariant: it is text for people; nothing in a store is executed. Modules are kept once for each text; a record under
-the code digest names them and holds the text of each definition.
+Invariant: it is text for people; nothing in a store is executed. The definitions that count lie under the code digest.
+Whole modules hold more than counts, so one digest stands for many texts of them: each result names its own set.
 """
 
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from marin import fs
-from marin.base.json import Json
+from marin.base.json import Json, dumps
 from marin.store import layout, records
 
 log = logging.getLogger(__name__)
 
 KIND = "code"
+MODULES_KIND = "modules"
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
-@dataclass(frozen=True)
-class Code:
-    """What a code digest stands for."""
-
-    definitions: Mapping[str, str]
-    """Definition to its text."""
-    modules: Mapping[str, str]
-    """Module to its whole text; without those that are no longer there."""
+def write_definitions(store_url: str, digest: str, definitions: Mapping[str, str]) -> None:
+    """Store the text of each definition under the code digest, once."""
+    url = _record_url(store_url, digest)
+    if not fs.exists(url):
+        record: dict[str, Json] = {"digest": digest, "definitions": definitions}
+        fs.create(url, records.encode(KIND, record))
 
 
-def write_code(store_url: str, digest: str, *, definitions: Mapping[str, str], modules: Mapping[str, str]) -> None:
-    """Store code under its digest, once."""
-    if fs.exists(_record_url(store_url, digest)):
-        return
-    named = {name: hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for name, text in modules.items()}
-    for name, text in modules.items():
-        url = _module_url(store_url, named[name])
-        if text and not fs.exists(url):
-            fs.create(url, text.encode("utf-8", "surrogatepass"))
-    record: dict[str, Json] = {"digest": digest, "definitions": definitions, "modules": named}
-    fs.create(_record_url(store_url, digest), records.encode(KIND, record))
+def write_modules(store_url: str, modules: Mapping[str, str]) -> str:
+    """Store each module's text and their set, once; return the digest of the set."""
+    named: dict[str, Json] = {name: _digest(text) for name, text in modules.items()}
+    digest = hashlib.sha256(dumps(named).encode("utf-8", "surrogatepass")).hexdigest()
+    url = _set_url(store_url, digest)
+    if not fs.exists(url):
+        for text in modules.values():
+            module = _module_url(store_url, _digest(text))
+            if text and not fs.exists(module):
+                fs.create(module, text.encode("utf-8", "surrogatepass"))
+        fs.create(url, records.encode(MODULES_KIND, {"digest": digest, "modules": named}))
+    return digest
 
 
-def read_code(store_url: str, digest: str) -> Code | None:
-    """Return the code of a digest; None when it was not kept."""
+def read_definitions(store_url: str, digest: str) -> Mapping[str, str] | None:
+    """Return definition to its text; None when they were not kept."""
     record = records.load(_record_url(store_url, digest), KIND)
-    if record is None or record.get("digest") != digest:
+    return record["definitions"] if record is not None and record["digest"] == digest else None
+
+
+def read_modules(store_url: str, digest: str) -> Mapping[str, str] | None:
+    """Return module to its whole text, without those that are no longer there; None when they were not kept."""
+    record = records.load(_set_url(store_url, digest), MODULES_KIND)
+    if record is None or record["digest"] != digest:
         return None
-    modules = {name: _module(_module_url(store_url, named), named) for name, named in record["modules"].items()}
-    return Code(record["definitions"], {name: text for name, text in modules.items() if text is not None})
+    texts = {name: _module(_module_url(store_url, named), named) for name, named in record["modules"].items()}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _module(url: str, digest: str) -> str | None:
@@ -66,6 +75,10 @@ def _module(url: str, digest: str) -> str | None:
 
 def _record_url(store_url: str, digest: str) -> str:
     return fs.join(layout.code_folder(store_url), f"{digest[: layout.PREFIX_HEX]}.json")
+
+
+def _set_url(store_url: str, digest: str) -> str:
+    return fs.join(layout.code_folder(store_url), "sets", f"{digest[: layout.PREFIX_HEX]}.json")
 
 
 def _module_url(store_url: str, digest: str) -> str:

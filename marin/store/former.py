@@ -74,6 +74,15 @@ def invalidated(root: str) -> list[Former]:
     return sorted((each for each in found if each is not None), key=lambda each: each.at, reverse=True)
 
 
+def former_of(root: str, step: str, fingerprint: str) -> Former | None:
+    """Return the newest invalidated result of a fingerprint; None when none was, or its record is gone."""
+    folder = fs.join(layout.artifact_folder(root, step, fingerprint), "attempts")
+    urls = [fs.join(folder, attempt, INVALIDATED) for attempt in fs.list_folder(folder)]
+    found = [decode(data, where=url, root=root) for url, data in fs.read_many(urls).items()]
+    named = [each for each in found if each is not None and each.manifest.fingerprint == fingerprint]
+    return max(named, key=lambda each: each.at, default=None)
+
+
 def decode(data: bytes, *, where: str, root: str) -> Former | None:
     """Return the record, or None with a warning when it cannot be believed."""
     record = records.decode(data, KIND, where=where)

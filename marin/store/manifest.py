@@ -78,6 +78,8 @@ class Manifest:
     """In the order of the step's fields; a parent held by several fields stands several times."""
     name: str = ""
     """What the step was called in the plan that made it."""
+    modules: str | None = None
+    """Digest of the set of first-party modules that it was made from, as they were; None for marin's own steps."""
     source: str | None = None
     """Digest of the step's source when it ran, whatever its declared version says; None if it was not recorded."""
     constructor: Json = None

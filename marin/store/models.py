@@ -66,6 +66,7 @@ MODELS: Mapping[str, Model] = {
             "name": Field(TEXT, "what the step was called in the plan", optional=True),
             "parents": Field(LIST, "what it read: `path` of the field, `step`, `fingerprint`, `digest`", optional=True),
             "source": Field(TEXT, "the digest of the step's source, whatever its version says", optional=True),
+            "modules": Field(TEXT, "digest of the set of whole modules that it was made from", optional=True),
             "constructor": Field(OBJECT, "how to write the step in Python again, for `marin repro`", optional=True),
         },
     ),
@@ -168,12 +169,16 @@ MODELS: Mapping[str, Model] = {
     ),
     "code": Model(
         "code/DIGEST16.json",
-        "The source of a user's step as it was; texts of modules lie in `code/modules/`. Text, never executed.",
+        "The definitions that a user's step reached, as they were. Text, never executed.",
         {
             "digest": Field(TEXT, "the code digest"),
             "definitions": Field(OBJECT, "the text of each definition that counts"),
-            "modules": Field(OBJECT, "sha256 of each module's text"),
         },
+    ),
+    "modules": Model(
+        "code/sets/DIGEST16.json",
+        "The whole modules that a result was made from; `code/modules/` has their texts by sha256. Never executed.",
+        {"digest": Field(TEXT, "the digest of the set"), "modules": Field(OBJECT, "sha256 of each module's text")},
     ),
     "unlisted": Model(
         "unlisted/artifacts/STEP/….json",

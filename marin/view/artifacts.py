@@ -1,15 +1,20 @@
 """Artifacts of a store by what a person types: a step, the start of a hash, a path, a name in a run."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from marin import fs
-from marin.base.errors import ConfigurationError, did_you_mean
+from marin.base.errors import ConfigurationError, StoreError, did_you_mean
+from marin.graph.artifact import Value
 from marin.store import Manifest, Store
 from marin.store.blessed import blessings
+from marin.store.pins import pins
 
 SHORTEST_PREFIX = 4
+_VALUE_BYTES = 100_000
+_VALUE_CHARACTERS = 200
 _SHOWN = 10
 
 
@@ -22,6 +27,7 @@ def find_artifacts(store: Store, text: str) -> list[Manifest]:
     """Return the artifacts that `text` names, newest first; ConfigurationError with a near name when there is none."""
     manifests = store.manifests()
     found = [manifest for manifest in manifests if is_called(store, manifest, text)]
+    found = found or _pinned_as(store, manifests, text)
     found = found or _named_in_a_run(store, manifests, text)
     if not found:
         known = sorted({manifest.step for manifest in manifests})
@@ -59,8 +65,24 @@ def only(store: Store, text: str, found: Sequence[Manifest]) -> Manifest:
     return found[0]
 
 
+def small_value(store: Store, manifest: Manifest) -> str | None:
+    """Return a Value as text, cut where it is long; None for other artifacts and for one that cannot be read."""
+    if manifest.artifact != Value.__name__ or manifest.size > _VALUE_BYTES:
+        return None
+    try:
+        shown = json.dumps(Value[Any](store.contents(manifest)).value, ensure_ascii=False)
+    except (StoreError, ValueError, KeyError):
+        return None
+    return shown if len(shown) <= _VALUE_CHARACTERS else f"{shown[:_VALUE_CHARACTERS]}..."
+
+
 def _starts(manifest: Manifest, prefix: str) -> bool:
     return manifest.fingerprint.startswith(prefix) or manifest.digest.startswith(prefix)
+
+
+def _pinned_as(store: Store, manifests: Sequence[Manifest], name: str) -> list[Manifest]:
+    keys = {(pin.step, pin.fingerprint) for pin in pins(store.url) if pin.name == name}
+    return [manifest for manifest in manifests if (manifest.step, manifest.fingerprint) in keys]
 
 
 def _named_in_a_run(store: Store, manifests: Sequence[Manifest], name: str) -> list[Manifest]:
@@ -98,5 +120,10 @@ def describe(store: Store, manifest: Manifest) -> dict[str, Any]:
         "recipe": store.recipe(manifest.step, manifest.fingerprint),
         "source": manifest.source,
         "parents": [dataclasses.asdict(parent) for parent in manifest.parents],
+        "pinned": [
+            dataclasses.asdict(pin)
+            for pin in pins(store.url)
+            if (pin.step, pin.fingerprint) == (manifest.step, manifest.fingerprint)
+        ],
         "blessed": [each._asdict() for each in blessings(store.url, manifest.step) if each.before == manifest.source],
     }

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from marin.graph.drift import Drift
 from marin.graph.explain import Change, changes
 from marin.graph.plan import Plan, PlannedStep
 from marin.graph.recipe import source_of
 from marin.store import Manifest, Store
-from marin.store.code import read_code
+from marin.store.code import read_definitions
 
 _CONTEXT_LINES = 1
 
@@ -47,11 +48,12 @@ class Causes:
     def planned(self, plan: Plan, step: PlannedStep, path: str = "") -> list[Change]:
         """Return why a planned step would run, at the first places; nothing for what is cached."""
         if step.cause is None:
-            return []
+            return [change for drift in plan.drift if drift.name == step.name for change in self.drifted(drift, step)]
         if step.cause.kind == "new":
             return [Change("missing", path, None, f"no earlier result of {step.name}")] if path else []
         if step.cause.kind == "missing":
-            return [Change("missing", path or step.name, None, None)]
+            new = step.cause.changes[0].new if step.cause.changes else None
+            return [Change("missing", path or step.name, None, new)]
         nearest = step.cause.nearest
         waits = [each for each in step.cause.changes if each.kind == "parent" and each.old is None]
         own = [each for each in step.cause.changes if each not in waits]
@@ -59,6 +61,11 @@ class Causes:
         manifest = self._manifest(Key(step.step.step_name(), nearest.fingerprint)) if nearest else None
         texts = [self._texts(manifest), _texts_now(step)]
         return found + list(self._traced(own, path, manifest, _planned_parents(plan, step), texts))
+
+    def drifted(self, drift: Drift, step: PlannedStep) -> list[Change]:
+        """Return the definitions whose source has changed under a declared version, with their lines."""
+        before, after = read_definitions(self._store.url, drift.recorded) or {}, _texts_now(step)
+        return [replace(change, lines=_lines(change.path, before, after)) for change in drift.changes]
 
     def _above(self, plan: Plan, wait: Change, path: str) -> list[Change]:
         parent = plan.step(str(wait.new))
@@ -90,8 +97,9 @@ class Causes:
         return self._store.find([key]).get(key.fingerprint)
 
     def _texts(self, manifest: Manifest | None) -> Mapping[str, str]:
-        code = read_code(self._store.url, manifest.source) if manifest is not None and manifest.source else None
-        return code.definitions if code is not None else {}
+        if manifest is None or manifest.source is None:
+            return {}
+        return read_definitions(manifest.root or self._store.url, manifest.source) or {}
 
 
 def _parents(manifest: Manifest) -> dict[str, Key]:

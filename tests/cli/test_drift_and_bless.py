@@ -199,7 +199,7 @@ def test_bless_of_what_did_not_change_is_refused(marin, edit: Edit):
     run(marin)
     refused = marin("bless", "lab.py", "leaf", "--reason", "why not")
     assert refused.code == 2
-    assert "the code of leaf is not what changed" in refused.err
+    assert "leaf is cached with the code that stands now" in refused.err
     assert marin("bless", "lab.py", "leaf").code == 2
     assert marin("bless", "nobody", "--undo").code == 2
 
@@ -221,6 +221,52 @@ def test_diff_shows_changed_code_of_a_parent(marin, edit: Edit):
     compared = marin("diff", first["last"]["fingerprint"][:12], second["last"]["fingerprint"][:12], "--json").json
     assert [(each["kind"], each["path"]) for each in compared["changes"]] == [("code", "vow > leaf > lab.BASE")]
     assert compared["changes"][0]["lines"] == ["-BASE = 3", "+BASE = 4"]
+
+
+def test_repro_has_the_modules_of_the_run_that_made_the_result(marin, edit: Edit, tmp_path: Path):
+    run(marin)
+    edit("BASE = 3", "BASE = 4")  # only `leaf` reaches it; the code of `last` stays the same
+    last = run(marin)["last"]
+    done = marin("repro", last["fingerprint"][:12], "-o", str(tmp_path / "again"))
+    assert done.code == 0
+    assert "BASE = 4" in (tmp_path / "again" / "code" / "lab.py").read_text()
+
+
+def test_drift_is_shown_with_its_lines_by_why_and_bless(marin, edit: Edit):
+    run(marin)
+    edit("return x + 1", "return x + 2")
+    why = marin("why", "lab.py", "vow", "--json").json
+    assert (why["state"], why["kind"]) == ("cached", "drift")
+    assert why["changes"][0]["lines"] == [" def add(x):", "-    return x + 1", "+    return x + 2"]
+    assert "+    return x + 2" in marin("why", "lab.py", "vow").out
+    assert "+    return x + 2" in marin("bless", "lab.py", "vow", "--reason", "as meant").out
+
+
+def test_invalidated_result_is_the_cause_of_its_rerun(marin, edit: Edit):
+    leaf = run(marin)["leaf"]
+    marin("invalidate", leaf["fingerprint"][:12], "--reason", "a bad node")
+    why = marin("why", "lab.py", "leaf", "--json").json
+    assert (why["state"], why["kind"]) == ("run", "missing")
+    assert "a bad node" in why["changes"][0]["new"]
+    assert "a bad node" in marin("plan", "lab.py").out
+
+
+def test_invalidate_spares_what_a_pinned_result_was_made_from(marin, edit: Edit):
+    steps = run(marin)
+    marin("pin", steps["last"]["fingerprint"][:12], "--name", "paper")
+    refused = marin("invalidate", steps["leaf"]["fingerprint"][:12])
+    assert refused.code == 2
+    assert "paper" in refused.err
+    assert states(marin)["leaf"] == "cached"
+
+
+def test_show_finds_a_pin_by_its_name_and_prints_a_value(marin, edit: Edit):
+    steps = run(marin)
+    marin("pin", steps["last"]["fingerprint"][:12], "--name", "paper")
+    shown = marin("show", "paper")
+    assert "pinned       paper" in shown.out
+    assert "value        6" in shown.out
+    assert "parent       vow: vow " in shown.out
 
 
 def test_diff_of_two_steps_or_an_unclear_name_is_refused(marin, edit: Edit):

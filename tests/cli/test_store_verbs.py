@@ -54,6 +54,7 @@ def test_show_finds_an_artifact_by_step_name_fingerprint_path_and_name_in_a_run(
         "recipe",
         "source",
         "parents",
+        "pinned",
         "blessed",
     }
     assert shown[0]["fingerprint"] == step["fingerprint"]

@@ -230,9 +230,18 @@ def test_digest_does_not_know_what_modules_register_that_it_does_not_import(load
     assert digest_of(load(edited).f).digest != digest_of(load(needed).f).digest
 
 
-def test_digest_does_not_know_the_order_in_which_modules_register(load: Load):
-    first = {**REGISTRY, "main": f"from lab import other\n{REGISTRY['main']}"}
-    last = {**REGISTRY, "main": REGISTRY["main"].replace("def f", "from lab import other\ndef f")}
+PUT = {
+    **REGISTRY,
+    "plugin": "from lab import registry\ndef a():\n    return 1\nregistry.T['a'] = a\n",
+    "other": "from lab import registry\ndef b():\n    return 2\nregistry.T['b'] = b\n",
+}
+
+
+@pytest.mark.parametrize("files", [REGISTRY, PUT, CLASSES, OBJECTS, DISPATCH], ids=["decorator", "put", "classes",
+    "objects", "dispatch"])  # fmt: skip
+def test_digest_does_not_know_the_order_in_which_modules_register(load: Load, files: dict[str, str]):
+    first = {**files, "main": f"from lab import other\n{files['main']}"}
+    last = {**files, "main": files["main"].replace("def f", "from lab import other\ndef f")}
     assert digest_of(load(first).f).digest == digest_of(load(last).f).digest
 
 

@@ -83,6 +83,9 @@ class Known:
     def earlier(self, step_name: str) -> Earlier:
         return Earlier(self.recipes.get(step_name, [])[::-1])
 
+    def taken_away(self, step_name: str, fingerprint: str) -> str | None:
+        return None
+
     def definitions(self, step_name: str, fingerprint: str) -> Mapping[str, str]:
         found = [record for record, made in self.recipes[step_name] if made.fingerprint == fingerprint]
         return dict(found[0].get("definitions", {}))

@@ -21,7 +21,7 @@ from marin.run.lineage import lineage
 from marin.run.repro import write_repro
 from marin.run.repro_check import check_inputs, differing_versions, first_difference, rerun
 from marin.store import Manifest, ParentRef, Store, read_lock
-from marin.store.code import write_code
+from marin.store.code import write_modules
 
 STEPS = '''"""Steps of a user."""
 
@@ -291,8 +291,8 @@ def test_secret_is_named_and_never_written(user: ModuleType, store: str, tmp_pat
 
 def test_code_records_that_would_write_elsewhere_are_passed_over(user: ModuleType, store: str, tmp_path: Path):
     opened, manifest = made(store, user.Number(number=1))
-    write_code(store, "e" * 64, definitions={}, modules={"../../evil": "x", "/etc/evil": "x", "a..b": "x"})
-    hostile = replace(manifest, source="e" * 64)
+    modules = write_modules(store, {"../../evil": "x", "/etc/evil": "x", "a..b": "x"})
+    hostile = replace(manifest, modules=modules)
     repro = write_repro(opened, hostile, tmp_path / "deep" / "out")
     assert not list(tmp_path.rglob("*evil*"))
     assert any("was not kept: it has to be installed" in note for note in repro.notes)
