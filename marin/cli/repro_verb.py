@@ -30,7 +30,7 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("artifact")
 @click.option("-o", "folder", help="Folder to write; ./repro-STEP-FINGERPRINT by itself.", metavar="DIR")
-@click.option("--check", is_flag=True, help="Run it (the code that the store kept) and compare; 1 if different.")
+@click.option("--check", is_flag=True, help="Run it with the kept code and compare digests; 1 if its own differs.")
 @click.option("--address", default=lambda: os.environ.get("RAY_ADDRESS"), help="Ray cluster for --check.")
 @click.option("--backend", type=click.Choice(["ray", "inline"]), default="ray", help="Where --check runs steps.")
 @read_from_option
@@ -124,7 +124,8 @@ def _draw_outcome(outcomes: tuple[Outcome, ...]) -> None:
         return
     made = different.step.manifest
     text = f" {different.step.name} was {made.digest[:16]} and is {different.digest[:16]}"
-    out.print(Text.assemble(("different:", "red"), text), soft_wrap=True)
+    where = " on the way:" if wanted.equal else ":"
+    out.print(Text.assemble((f"different{where}", "yellow" if wanted.equal else "red"), text), soft_wrap=True)
     for change in different.changes[:_SHOWN_CHANGES]:
         out.print(f"  {change_text(change)}", soft_wrap=True)
     if not different.changes:

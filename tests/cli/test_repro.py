@@ -93,7 +93,7 @@ def test_repro_equal_behind_a_step_that_differs_names_both(marin, transient):
     done = marin("repro", "length", "-o", str(transient), "--check", "--backend", "inline")
     assert done.code == 0
     assert "equal: length came out the same" in done.out
-    assert "different: noise was " in done.out
+    assert "different on the way: noise was " in done.out
 
 
 def test_repro_check_runs_where_it_was_run_and_tells_why_it_fails(marin, transient, project, tmp_path, monkeypatch):
