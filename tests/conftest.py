@@ -11,7 +11,7 @@ import pytest
 hypothesis.settings.register_profile("marin", deadline=None)
 hypothesis.settings.load_profile("marin")
 
-OWN = ("MARIN_STORE", "RAY_ADDRESS", "RANK", "LOCAL_RANK", "WORLD_SIZE", "FORCE_COLOR", "COLUMNS")
+OWN = ("CI", "MARIN_STORE", "RAY_ADDRESS", "RANK", "LOCAL_RANK", "WORLD_SIZE", "FORCE_COLOR", "COLUMNS")
 
 
 def pytest_configure(config: pytest.Config) -> None:
