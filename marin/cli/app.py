@@ -96,6 +96,11 @@ def call(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        where = str(error.filename or "")
+        what = f"{error.strerror or error}" + (f": {where}" if where else "")
+        refused = ConfigurationError(what, where=where, hint="check the path and its permission")
+        return render_error(refused, json="--json" in arguments, traceback=whole)
     except Exception as error:  # noqa: BLE001  the boundary: whatever it is, the user gets a place to look
         return render_unexpected(error, json="--json" in arguments, traceback=whole)
 

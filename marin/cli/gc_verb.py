@@ -1,5 +1,6 @@
 """`marin gc`: free what nothing needs; a dry run unless `--apply` is given."""
 
+import math
 import time
 from collections import Counter
 from typing import Any
@@ -8,6 +9,7 @@ import click
 from rich.table import Table
 
 from marin import fs
+from marin.base.errors import ConfigurationError
 from marin.base.units import format_seconds, format_size
 from marin.cli.options import common_options, existing_store, stdout, store_arguments, write_json
 from marin.cli.status_verb import find_run
@@ -25,13 +27,24 @@ Examples:
 _ROWS = 30
 
 
+class Duration(click.FloatRange):
+    """A finite number: nan is smaller than nothing, and would keep nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails for nan and infinity."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number of days or seconds.", param, ctx)
+        return number
+
+
 @click.command(epilog=EPILOG)
 @click.option("--apply", "applies", is_flag=True, help="Do it; without it nothing is changed.")
-@click.option("--days", type=click.FloatRange(min=0), default=KEEP_DAYS, show_default=True, help="Keep newer runs.")
+@click.option("--days", type=Duration(min=0), default=KEEP_DAYS, show_default=True, help="Keep newer runs.")
 @click.option("--keep-runs", multiple=True, metavar="RUN", help="Keep a run's results, too; may be repeated.")
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Duration(min=0),
     default=GRACE_SECONDS,
     metavar="SECONDS",
     help="Time between unlisting and deleting; 24 hours.",
@@ -53,6 +66,8 @@ def command(
     `marin pin`, lists it again. What was never listed goes at once.
     """
     opened = existing_store(store)
+    if not all(keep_runs):
+        raise ConfigurationError("--keep-runs got an empty text", hint="name a run, such as `marin status` shows it")
     kept_runs = [find_run(opened, run) for run in keep_runs]
 
     def policy(now: float) -> Any:

@@ -139,6 +139,11 @@ def _import(name: str, root: str, shown: str) -> ModuleType:
         return importlib.import_module(name)
     except MarinError:
         raise
+    except SystemExit as error:
+        what = f"{shown} ends the program while it is imported (exit {error.code})"
+        raise ConfigurationError(
+            what, where=shown, hint='keep such lines under `if __name__ == "__main__":`'
+        ) from error
     except SyntaxError as error:
         raise ConfigurationError(
             f"{shown} is no valid Python: {error.msg}", where=f"{error.filename}:{error.lineno}", hint="mend that line"

@@ -46,6 +46,16 @@ def command(artifacts: tuple[str, ...], deep: bool, store: str, as_json: bool, t
     return int(bool(done.bad))
 
 
+_RECORD_HINT = "a record that cannot be believed counts as absent: run its pipeline again, or restore it from a backup"
+_RECORD_HINTS = {
+    "/recipe.json": "a recipe is only read to explain: delete the file; `marin invalidate` and a run write it again",
+    "/shards/": "a bad record of a shard counts as absent: delete the file; the next map that wants it makes it again",
+    "/runs/": "a run's record is only history: delete the file, or leave it",
+    "/pins/": "a bad pin keeps nothing, and stops gc: delete the file, and pin again",
+}
+"""By what stands in the path of a record."""
+
+
 def _draw(done: Verified, *, deep: bool) -> None:
     for each in done.bad:
         stdout().print(Text.assemble(("bad ", "red"), f"{each.file}: {each.problem}"), soft_wrap=True)
@@ -59,5 +69,5 @@ def _draw(done: Verified, *, deep: bool) -> None:
 
 def _hint(bad: Bad) -> str:
     if bad.is_record:
-        return "a record that cannot be believed counts as absent: run its pipeline again, or restore it from a backup"
+        return next((hint for part, hint in _RECORD_HINTS.items() if part in bad.file), _RECORD_HINT)
     return "delete a bad file and run its pipeline again: what made the file runs anew"

@@ -23,6 +23,8 @@ REMOTE_CONNECTIONS = 256
 def normalise(url: str | os.PathLike[str]) -> str:
     """Return `url` as an absolute local path or as `protocol://...`, without a trailing slash."""
     text = os.fspath(url)
+    if "\0" in text:
+        raise ConfigurationError(f"{text!r} is no path: it holds a NUL", hint="check how the path was put together")
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     if is_local(text):

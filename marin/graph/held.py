@@ -163,7 +163,9 @@ def _member(value: object, description: Description, reach: Reach, path: str, sp
             return {"$library": library_name(value)}
         return {"$code": [description.edge(node) for node in nodes]}
     if isinstance(value, ModuleType):
-        return {"$module": None if is_first_party(vars(value)) else value.__name__}
+        if not is_first_party(vars(value)):
+            return {"$module": value.__name__}
+        return {"$module": [description.edge(node) for node in reach.code(value)]}
     if isinstance(value, functools.partial | MethodType):
         description.holds_code = True
         return {"$bound": [encode(part, path=path, special=special) for part in parts(value)]}

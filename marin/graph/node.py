@@ -146,7 +146,7 @@ class Reach(Protocol):
     """How a description refers to other definitions."""
 
     def code(self, value: object) -> list[Node]:
-        """Return the nodes of a function, class, or what wraps one; none for a library's."""
+        """Return the nodes of a function, class, what wraps one, or a module; none for a library's."""
 
     def reference(self, found: Meaning) -> list[Node]:
         """Return the nodes that a name stands for: the value itself, and the statements that made it."""

@@ -38,7 +38,9 @@ class Graph:
         self._told: dict[tuple[int, int, str], tuple[object, Home, bool]] = {}
 
     def code(self, value: object) -> list[Node]:
-        """Return the nodes of a function, class, or what wraps one; none for a library's."""
+        """Return the nodes of a function, class, what wraps one, or a module; none for a library's."""
+        if isinstance(value, ModuleType):
+            return self._module(value) if is_first_party(vars(value)) else []
         if isinstance(value, classmethod | staticmethod):
             value = value.__func__
         if isinstance(value, type):
@@ -71,9 +73,9 @@ class Graph:
         value = found.value
         if value is ABSENT:
             return []
-        if isinstance(value, ModuleType):
-            return self._module(value) if is_first_party(vars(value)) else []
         nodes = self.code(value)
+        if isinstance(value, ModuleType):
+            return nodes
         bound = binding(found.space, found.name)
         if bound is not None and self._is_told_by_statements(value, *bound):
             nodes = [*nodes, self.constant(value, *bound)]

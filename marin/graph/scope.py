@@ -19,9 +19,21 @@ _DYNAMIC_ENDS = {
     "getsource",
     "run_path",
     "run_module",
+    "resolve_name",
+    "__dict__",
+    "__getattribute__",
+    "__globals__",
 }
 _READS = {
-    "hints": {"__annotations__", "get_type_hints", "get_annotations", "return_annotation"},
+    "hints": {
+        "__annotations__",
+        "get_type_hints",
+        "get_annotations",
+        "return_annotation",
+        "annotation",
+        "signature",
+        "getfullargspec",
+    },
     "docs": {"__doc__", "getdoc"},
 }
 _MAKES_CLASSES = {"__init_subclass__", "__set_name__", "__prepare__"}

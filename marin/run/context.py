@@ -81,6 +81,12 @@ class RunContext:
 
     def map(self, fn: Callable[..., Json], shards: Sequence[Shard], /, **config: object) -> Mapped:
         """Run `fn` on each shard that is not known yet."""
+        if not hasattr(fn, "__qualname__"):  # a partial, or an object that can be called
+            raise ConfigurationError(
+                f"ctx.map got {type(fn).__name__}, which is no function",
+                where=f"step {self._order.identity.name}",
+                hint="give a function at the top of a module, and the rest by name: ctx.map(fn, shards, n=1)",
+            )
         work = ShardMap(
             identity=self._order.identity,
             step_class=type(self._step),

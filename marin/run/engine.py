@@ -190,7 +190,12 @@ class Engine:
         if isinstance(taken, Lease):
             work.lease = taken
         # The holder may have committed since the first look, before it let the lease go.
-        if produced := self._result_of(work):
+        produced = self._result_of(work)
+        if produced is not None and self._has_drifted(work, produced):
+            work.replaces, produced = produced.attempt, None
+        if work.ended:
+            return False
+        if produced is not None:
             self._release(work)
             self._complete(work, produced, "cached")
         elif isinstance(taken, Holder):

@@ -3,6 +3,7 @@
 import importlib
 import linecache
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,6 +168,17 @@ def test_drift_found_below_a_parent_that_ran_is_refused_or_rerun_too(marin, edit
     assert [steps[name]["state"] for name in ("leaf", "vow", "last")] == ["done", "failed", "blocked"]
     assert "code drift" in steps["vow"]["error"]["message"]
     assert {name: step["state"] for name, step in run(marin, "--on-drift", "rerun").items()}["vow"] == "done"
+
+
+@pytest.mark.parametrize(("on_drift", "code", "state"), [("fail", 1, "failed"), ("rerun", 0, "done")])
+def test_drift_of_a_result_that_gc_has_unlisted_is_seen(marin, edit: Edit, on_drift: str, code: int, state: str):
+    run(marin)
+    edit("return x + 1", "return x + 2")
+    time.sleep(1.1)  # times of files are compared in whole seconds
+    assert marin("gc", "--apply", "--days", "0", "--grace", "0", "--json").json["unlisted"] == 3
+    done = marin("run", "lab.py", "--backend", "inline", "--json", "--on-drift", on_drift)
+    assert done.code == code
+    assert {step["name"]: step["state"] for step in done.json["steps"]}["vow"] == state
 
 
 def test_bless_accepts_changed_code_and_undo_takes_it_back(marin, edit: Edit):

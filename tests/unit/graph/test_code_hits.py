@@ -469,6 +469,36 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "return 1",
         "return 2",
     ),
+    "module in a table": (
+        {"helper": "def g():\n    return 1\n", "main": "from lab import helper\nT = {'a': helper}\n"
+            "def f():\n    return T['a'].g()\n"},
+        "return 1",
+        "return 2",
+    ),
+    "module in a tuple, its constant": (
+        {"helper": "K = 1\n", "main": "from lab import helper\nT = (helper, 1)\ndef f():\n    return T[0].K\n"},
+        "K = 1",
+        "K = 2",
+    ),
+    "module in a partial": (
+        {"helper": "def g():\n    return 1\n", "main": "import functools\nfrom lab import helper\n"
+            "def call(m):\n    return m.g()\nh = functools.partial(call, helper)\ndef f():\n    return h()\n"},
+        "return 1",
+        "return 2",
+    ),
+    "hint read by a signature": (
+        {"main": "import inspect\ndef g(x: int):\n    return x\n"
+            "def f():\n    return inspect.signature(g).parameters['x'].annotation\n"},
+        "x: int",
+        "x: str",
+    ),
+    "hint that a registering decorator dispatches by": (
+        {"main": "import inspect\nR = {}\ndef reg(fn):\n"
+            "    R[list(inspect.signature(fn).parameters.values())[0].annotation] = fn\n    return fn\n"
+            "@reg\ndef g(x: int):\n    return 1\n@reg\ndef h(x: str):\n    return 2\ndef f():\n    return R[int](0)\n"},
+        "x: int",
+        "x: float",
+    ),
     "module handed on": (
         {"helper": "def g():\n    return 1\n",
             "main": "from lab import helper\ndef f():\n    m = helper\n    return m.g()\n"},
