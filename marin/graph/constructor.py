@@ -24,7 +24,7 @@ from pydantic import AliasChoices, BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from marin.base.config import PlacementMark
+from marin.base.config import placement_fields
 from marin.base.json import Json, dumps
 from marin.graph.step import Step
 
@@ -39,11 +39,8 @@ def constructor_of(step: Step[Any]) -> dict[str, Json]:
     `placement` names the fields that never count, so that a place may be written otherwise than it was given.
     """
     kind = type(step)
-    placement = [
-        _keyword(kind, name, field)
-        for name, field in kind.model_fields.items()
-        if any(isinstance(mark, PlacementMark) or mark is PlacementMark for mark in field.metadata)
-    ]
+    marked = placement_fields(kind)
+    placement = [_keyword(kind, name, field) for name, field in kind.model_fields.items() if name in marked]
     return {
         "class": _name(kind),
         "fields": _pairs(_model_fields(step, "")),

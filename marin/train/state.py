@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marin.base.config import PlacementMark
+from marin.base.config import placement_fields
 from marin.base.errors import CheckpointError
 from marin.base.json import Json
 from marin.model.decoder import LanguageModel
@@ -89,12 +89,7 @@ class TrainingState:
 
 def science(config: TrainConfig) -> dict[str, Json]:
     """Return the configuration without what merely says where and how fast."""
-    placement = {
-        name
-        for name, field in TrainConfig.model_fields.items()
-        if any(isinstance(mark, PlacementMark) for mark in field.metadata)
-    }
-    kept: dict[str, Json] = config.model_dump(mode="json", exclude=placement)
+    kept: dict[str, Json] = config.model_dump(mode="json", exclude=set(placement_fields(TrainConfig)))
     return kept
 
 
