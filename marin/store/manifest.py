@@ -121,7 +121,7 @@ def decode(data: bytes, *, where: str, root: str = "") -> Manifest | None:
                 "files": tuple(read_file(file) for file in record["files"]),
                 "shards": tuple(read_shard(shard) for shard in record["shards"]),
                 "producer": Producer(**record["producer"]),
-                "parents": tuple(ParentRef(**parent) for parent in record.get("parents", ())),
+                "parents": tuple(_parent(parent) for parent in record.get("parents", ())),
             }
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -198,6 +198,13 @@ def read_file(record: Mapping[str, Any]) -> FileRef:  # Any: JSON
     if not isinstance(record["size"], int) or not isinstance(record["digest"], str):
         raise TypeError(f"the size or digest of {record['path']!r} is none")
     return FileRef(record["path"], record["url"], record["size"], record["digest"])
+
+
+def _parent(record: Mapping[str, Any]) -> ParentRef:  # Any: JSON
+    """Return a recorded parent; TypeError when it holds anything but text."""
+    if not all(isinstance(value, str) for value in record.values()):
+        raise TypeError("a parent that is no text")
+    return ParentRef(**record)
 
 
 def read_shard(record: Mapping[str, Any]) -> Shard:  # Any: JSON
