@@ -202,7 +202,7 @@ def read_file(record: Mapping[str, Any]) -> FileRef:  # Any: JSON
 
 def _parent(record: Mapping[str, Any]) -> ParentRef:  # Any: JSON
     """Return a recorded parent; TypeError when it holds anything but text."""
-    if not all(isinstance(value, str) for value in record.values()):
+    if not isinstance(record, dict) or not all(isinstance(value, str) for value in record.values()):
         raise TypeError("a parent that is no text")
     return ParentRef(**record)
 
