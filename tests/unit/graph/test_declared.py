@@ -53,6 +53,7 @@ def test_every_step_of_marin_declares_a_version_and_its_source_is_the_one_decide
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Write files into a package of this test's own; returns what gives the digest of `lab.Vow`."""
+    monkeypatch.delitem(sys.modules, "lab", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
