@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from marin.base.json import Json
-from marin.graph.code import CodeDigest, code_at_rest
-from marin.graph.declared import SourceDigest
+from marin.graph.code.closure import CodeDigest, code_at_rest
+from marin.graph.code.declared import SourceDigest
 from marin.graph.drift import Drift, OnDrift, changed_definitions, has_drifted
 from marin.graph.explain import Change
 from marin.graph.files import FileRef

@@ -22,10 +22,10 @@ from marin.base import canonical
 from marin.base.canonical import NOT_HANDLED, NotHandled
 from marin.base.errors import CanonicalError, ConfigurationError
 from marin.base.json import Json
-from marin.graph.code import CodeDigest, digest_of
-from marin.graph.declared import SourceDigest, source_digest
+from marin.graph.code.closure import CodeDigest, digest_of
+from marin.graph.code.declared import SourceDigest, source_digest
+from marin.graph.code.loaded import is_first_party
 from marin.graph.files import FileRef, Shard
-from marin.graph.loaded import is_first_party
 from marin.graph.step import Step, dependencies
 
 SCHEMA = 1

@@ -17,9 +17,9 @@ from marin.base.errors import StepError, StoreError
 from marin.base.json import Json, dumps
 from marin.fs.pins import check_unchanged, default_memo
 from marin.graph.artifact import Artifact
-from marin.graph.code import CodeDigest
+from marin.graph.code.closure import CodeDigest
+from marin.graph.code.declared import SourceDigest
 from marin.graph.constructor import constructor_of
-from marin.graph.declared import SourceDigest
 from marin.graph.recipe import Recipe, recipe_of, source_of
 from marin.graph.step import Step, dependencies
 from marin.run.backend import Workers

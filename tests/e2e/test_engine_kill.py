@@ -84,11 +84,25 @@ def _outcome(process: subprocess.Popen[str]) -> dict:
 def _descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return what a driver has started; Ray's two small agents notice a lost cluster only after a minute."""
     family = psutil.Process(process.pid).children(recursive=True)
-    return [each for each in family if "Agent" not in " ".join(each.cmdline())]
+    return [each for each in family if "Agent" not in _command(each)]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _gone(processes: list[psutil.Process]) -> bool:
-    return all(not each.is_running() or each.status() == psutil.STATUS_ZOMBIE for each in processes)
+    return not any(_lives(each) for each in processes)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two questions
+        return False
 
 
 def test_kill_driver_in_a_map_ends_its_cluster_and_the_rerun_reuses_shards(steps, start, tmp_path):

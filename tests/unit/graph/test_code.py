@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from marin.base.errors import CanonicalError
-from marin.graph.code import CodeDigest, digest_of
+from marin.graph.code.closure import CodeDigest, digest_of
 
 HELPER = """
 LIMIT = 3

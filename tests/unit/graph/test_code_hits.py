@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from marin.graph.code import digest_of
+from marin.graph.code.closure import digest_of
 
 Load = Callable[[dict[str, str]], Any]
 

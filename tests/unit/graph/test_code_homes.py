@@ -14,8 +14,8 @@ import blake3
 import pytest
 
 from marin.base.errors import CanonicalError
-from marin.graph import parsed
-from marin.graph.code import CodeDigest, digest_of
+from marin.graph.code import parsed
+from marin.graph.code.closure import CodeDigest, digest_of
 
 Load = Callable[[dict[str, str]], Any]
 
@@ -115,7 +115,7 @@ class Helper:
 def f(x):
     return Helper().go(x)
 if __name__ == "__main__":
-    from marin.graph.code import digest_of
+    from marin.graph.code.closure import digest_of
     print(json.dumps(digest_of(f).digest))
 """
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from marin.base.errors import CanonicalError
-from marin.graph.code import digest_of
-from marin.graph.loaded import is_first_party_file
+from marin.graph.code.closure import digest_of
+from marin.graph.code.loaded import is_first_party_file
 
 Load = Callable[[dict[str, str]], Any]
 

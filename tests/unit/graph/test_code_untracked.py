@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from marin import Step, Value, plan
-from marin.graph.code import code_at_rest, digest_of
+from marin.graph.code.closure import code_at_rest, digest_of
 
 Load = Callable[[dict[str, str]], Any]
 SETTINGS = "class Settings:\n    limit = 1\nS = Settings()\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import marin
-from marin.graph.declared import source_digest
+from marin.graph.code.declared import source_digest
 from marin.graph.step import Step
 
 GOLDEN = {
@@ -145,7 +145,7 @@ def test_source_digest_stays_when_a_definition_moves(package):
 
 def test_source_digest_of_train_imports_no_torch():
     text = (
-        "import sys, marin; from marin.graph.declared import source_digest\n"
+        "import sys, marin; from marin.graph.code.declared import source_digest\n"
         "source_digest('marin.steps.train', 'Train')\n"
         "assert 'torch' not in sys.modules and 'pyarrow' not in sys.modules and 'ray' not in sys.modules"
     )

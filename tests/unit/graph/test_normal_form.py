@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import marin
-from marin.graph.source import parse, to_json
+from marin.graph.code.source import parse, to_json
 
 SNIPPETS = {
     "constants": (
@@ -163,7 +163,7 @@ warnings.simplefilter("ignore")
 package = types.ModuleType("marin")
 package.__path__ = [sys.argv[1]]
 sys.modules["marin"] = package
-from marin.graph.source import parse, to_json
+from marin.graph.code.source import parse, to_json
 found = {}
 for name, text in json.load(sys.stdin).items():
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import corpus_steps
 
 from marin import Step
-from marin.graph.code import digest_of
+from marin.graph.code.closure import digest_of
 from marin.graph.recipe import recipe_of
 
 

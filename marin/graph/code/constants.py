@@ -8,11 +8,11 @@ what it is seen to hold: an object's attributes, a registry's functions.
 from types import FunctionType, MappingProxyType, ModuleType
 
 from marin.base.json import Json
-from marin.graph.held import code_inside, plain, split, state
-from marin.graph.loaded import Globals, Place, home_of, is_first_party, space_of
-from marin.graph.meaning import also_imported
-from marin.graph.node import Description, Reach
-from marin.graph.said import say
+from marin.graph.code.held import code_inside, plain, split, state
+from marin.graph.code.loaded import Globals, Place, home_of, is_first_party, space_of
+from marin.graph.code.meaning import also_imported
+from marin.graph.code.node import Description, Reach
+from marin.graph.code.said import say
 
 
 def describe_constant(value: object, space: Globals, name: str, shown: str, reach: Reach) -> Description:

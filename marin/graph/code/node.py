@@ -16,9 +16,9 @@ from typing import Protocol, TypeAlias
 from marin.base.canonical import NOT_HANDLED, NotHandled, encode
 from marin.base.errors import CanonicalError
 from marin.base.json import Json, dumps
-from marin.graph.loaded import Globals, Place
-from marin.graph.meaning import ABSENT, Meaning
-from marin.graph.piece import Hint, digest
+from marin.graph.code.loaded import Globals, Place
+from marin.graph.code.meaning import ABSENT, Meaning
+from marin.graph.code.piece import Hint, digest
 
 CODE = (FunctionType, type, ModuleType, functools.partial, MethodType)
 Key: TypeAlias = tuple[object, ...]

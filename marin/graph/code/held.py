@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from marin.base.canonical import NOT_HANDLED, NotHandled, Special, encode
 from marin.base.errors import CanonicalError
 from marin.base.json import Json, dumps
-from marin.graph.loaded import Globals, home_of, is_first_party, space_of
-from marin.graph.node import Description, Reach, shape
+from marin.graph.code.loaded import Globals, home_of, is_first_party, space_of
+from marin.graph.code.node import Description, Reach, shape
 
 _NEVER_CHANGES = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
 _GUARDED = (dict, set, frozenset, list, functools.partial, MethodType)

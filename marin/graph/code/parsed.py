@@ -17,9 +17,9 @@ from typing import NamedTuple
 import blake3
 import orjson
 
-from marin.graph import piece, scope, source, walk
-from marin.graph.piece import digest
-from marin.graph.source import ModuleSource, from_json, parse, to_json
+from marin.graph.code import piece, scope, source, walk
+from marin.graph.code.piece import digest
+from marin.graph.code.source import ModuleSource, from_json, parse, to_json
 
 _KEPT = 20_000
 _PATIENCE_SECONDS = 1.0

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable
 from types import ModuleType
 
 from marin.base.json import Json
-from marin.graph.loaded import Globals, Place
-from marin.graph.meaning import Meaning, binding, meaning_of
-from marin.graph.node import Description, Key, Reach
-from marin.graph.piece import Chain, Piece, import_of
-from marin.graph.readers import reads_hints
+from marin.graph.code.loaded import Globals, Place
+from marin.graph.code.meaning import Meaning, binding, meaning_of
+from marin.graph.code.node import Description, Key, Reach
+from marin.graph.code.piece import Chain, Piece, import_of
+from marin.graph.code.readers import reads_hints
 
 
 def say(

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from marin.graph.piece import Chain, Hint, Piece, chain_of, constant, digest
+from marin.graph.code.piece import Chain, Hint, Piece, chain_of, constant, digest
 
 _DYNAMIC = {"getattr", "eval", "exec", "globals", "locals", "vars", "__import__"}
 _DYNAMIC_ENDS = {

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from marin.graph.piece import Chain, Hint, chain_of, constant, digest, imported_by_call, imports_of
-from marin.graph.scope import Notes, Scope
+from marin.graph.code.piece import Chain, Hint, chain_of, constant, digest, imported_by_call, imports_of
+from marin.graph.code.scope import Notes, Scope
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 

@@ -20,9 +20,9 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from marin.base.errors import CanonicalError
-from marin.graph.parsed import Memo, code_key, default_memo, parsed
-from marin.graph.piece import Import, Piece
-from marin.graph.source import ModuleSource, parse
+from marin.graph.code.parsed import Memo, code_key, default_memo, parsed
+from marin.graph.code.piece import Import, Piece
+from marin.graph.code.source import ModuleSource, parse
 
 Globals: TypeAlias = Mapping[str, Any]  # Any: a module's namespace holds anything
 

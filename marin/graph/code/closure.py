@@ -1,9 +1,9 @@
 """Code digests: the closure of first-party definitions that a step or function reaches.
 
-A definition counts by its normal form (`marin.graph.walk`) and by what its names mean: functions, classes with their
-bases, constants, closures, defaults, `module.attr`, imports inside functions. Module names do not count, so a moved
-file keeps its results. First-party is what the user edits: not the standard library, not installed packages, and not
-marin itself, whose version is recorded. What cannot be followed is listed, never guessed.
+A definition counts by its normal form (`marin.graph.code.walk`) and by what its names mean: functions, classes with
+their bases, constants, closures, defaults, `module.attr`, imports inside functions. Module names do not count, so a
+moved file keeps its results. First-party is what the user edits: not the standard library, not installed packages, and
+not marin itself, whose version is recorded. What cannot be followed is listed, never guessed.
 """
 
 import functools
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from marin.base.json import dumps
-from marin.graph.loaded import Globals, Place, is_first_party, keep_parsed
-from marin.graph.node import Description, Key, Node
-from marin.graph.passages import modules, texts
-from marin.graph.piece import digest
-from marin.graph.reach import Graph
+from marin.graph.code.loaded import Globals, Place, is_first_party, keep_parsed
+from marin.graph.code.node import Description, Key, Node
+from marin.graph.code.passages import modules, texts
+from marin.graph.code.piece import digest
+from marin.graph.code.reach import Graph
 
 _MOST_NODES = 65_536
 _MOST_ROOTS = 4096

@@ -7,11 +7,11 @@ from types import FunctionType
 from typing import Any
 
 from marin.base.json import Json
-from marin.graph.functions import closed
-from marin.graph.held import held, plain, split
-from marin.graph.loaded import Place, check_loaded, home_of, is_first_party, space_of, stands_in_its_file, text_of
-from marin.graph.node import Description, Reach
-from marin.graph.said import say
+from marin.graph.code.functions import closed
+from marin.graph.code.held import held, plain, split
+from marin.graph.code.loaded import Place, check_loaded, home_of, is_first_party, space_of, stands_in_its_file, text_of
+from marin.graph.code.node import Description, Reach
+from marin.graph.code.said import say
 
 _MERGED = {"model_config"}
 """Attributes whose value a library makes of its own defaults; the expression counts."""

@@ -1,7 +1,7 @@
 """Source text as plain data: what each name of a module stands for, whatever the text looks like.
 
-A file is read once: the pieces of it (`marin.graph.piece`) hold all that a code digest needs, so that they can be kept
-on disk and no process reads the same text twice. It imports the standard library alone and never executes what it
+A file is read once: the pieces of it (`marin.graph.code.piece`) hold all that a code digest needs, so that they can be
+kept on disk and no process reads the same text twice. It imports the standard library alone and never executes what it
 reads.
 """
 
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, overload
 
-from marin.graph.piece import Chain, Import, Piece, chain_of, import_of, imports_of, piece_from
-from marin.graph.walk import Walk
+from marin.graph.code.piece import Chain, Import, Piece, chain_of, import_of, imports_of, piece_from
+from marin.graph.code.walk import Walk
 
 _DEEP = 100_000
 """Frames that a deep expression may take; Python's own frames live on the heap."""

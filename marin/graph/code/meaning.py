@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
 
-from marin.graph.loaded import (
+from marin.graph.code.loaded import (
     Globals,
     first_party_module,
     home_of,
@@ -18,7 +18,7 @@ from marin.graph.loaded import (
     libraries,
     origin,
 )
-from marin.graph.piece import Chain, import_of
+from marin.graph.code.piece import Chain, import_of
 
 ABSENT = object()
 Look: TypeAlias = Callable[[Globals, str], object]

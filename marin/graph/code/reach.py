@@ -10,15 +10,24 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType, ModuleType
 
 from marin.base.json import Json
-from marin.graph.classes import describe_attribute, describe_class, places_of_class, subclasses
-from marin.graph.constants import defines, describe_constant, describe_written
-from marin.graph.functions import describe_function, places_of_function
-from marin.graph.held import held, split
-from marin.graph.loaded import Globals, Home, home_of, is_first_party, libraries, modules_above, space_named, space_of
-from marin.graph.meaning import ABSENT, Meaning, binding, meaning_of
-from marin.graph.node import Description, Key, Node
-from marin.graph.piece import import_of
-from marin.graph.said import key_of_attribute, key_of_constant, say
+from marin.graph.code.classes import describe_attribute, describe_class, places_of_class, subclasses
+from marin.graph.code.constants import defines, describe_constant, describe_written
+from marin.graph.code.functions import describe_function, places_of_function
+from marin.graph.code.held import held, split
+from marin.graph.code.loaded import (
+    Globals,
+    Home,
+    home_of,
+    is_first_party,
+    libraries,
+    modules_above,
+    space_named,
+    space_of,
+)
+from marin.graph.code.meaning import ABSENT, Meaning, binding, meaning_of
+from marin.graph.code.node import Description, Key, Node
+from marin.graph.code.piece import import_of
+from marin.graph.code.said import key_of_attribute, key_of_constant, say
 
 _HARMLESS = {
     *("logging", "warnings", "atexit", "signal", "sys", "gc", "faulthandler", "tracemalloc", "argparse", "unittest"),

@@ -1,10 +1,10 @@
 """Source digests of steps that declare a version: what they would be keyed on if they did not.
 
 A declared `version` says that the output means the same while the number stays; this digest is recorded beside it, so
-that a difference shows as drift. Unlike `marin.graph.code` it only reads: files are found and parsed, never imported,
-because planning must not load torch. It follows names and type hints (whose classes bring their methods) from the step
-to every definition of its own package. Of marin itself only the rooms that decide values are followed: how bytes are
-stored and work is scheduled changes no result.
+that a difference shows as drift. Unlike `marin.graph.code.closure` it only reads: files are found and parsed, never
+imported, because planning must not load torch. It follows names and type hints (whose classes bring their methods) from
+the step to every definition of its own package. Of marin itself only the rooms that decide values are followed: how
+bytes are stored and work is scheduled changes no result.
 """
 
 import ast
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from marin.graph.loaded import is_first_party_file
-from marin.graph.piece import Import
-from marin.graph.source import normal_form, references
+from marin.graph.code.loaded import is_first_party_file
+from marin.graph.code.piece import Import
+from marin.graph.code.source import normal_form, references
 
 Stamps: TypeAlias = dict[str, tuple[str | int, ...]]
 

@@ -11,7 +11,7 @@ import tokenize
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from marin.graph.loaded import Globals, Place, home_of, is_first_party, space_named
+from marin.graph.code.loaded import Globals, Place, home_of, is_first_party, space_named
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """A line as Python's tokenizer counts them: a form feed ends none."""

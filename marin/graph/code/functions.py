@@ -6,11 +6,11 @@ from types import CellType, FunctionType
 
 from marin.base.errors import CanonicalError
 from marin.base.json import Json
-from marin.graph.held import held
-from marin.graph.loaded import Globals, Place, check_loaded, is_first_party, text_of
-from marin.graph.meaning import binding
-from marin.graph.node import Description, Reach
-from marin.graph.said import say
+from marin.graph.code.held import held
+from marin.graph.code.loaded import Globals, Place, check_loaded, is_first_party, text_of
+from marin.graph.code.meaning import binding
+from marin.graph.code.node import Description, Reach
+from marin.graph.code.said import say
 
 
 def describe_function(function: FunctionType, reach: Reach) -> Description:

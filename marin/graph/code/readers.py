@@ -8,9 +8,9 @@ rerun costs time, a wrong hit the result.
 import builtins
 from types import FunctionType, ModuleType
 
-from marin.graph.loaded import Globals, home_of, is_first_party, space_of
-from marin.graph.meaning import ABSENT, Look, meaning_of
-from marin.graph.piece import Chain
+from marin.graph.code.loaded import Globals, home_of, is_first_party, space_of
+from marin.graph.code.meaning import ABSENT, Look, meaning_of
+from marin.graph.code.piece import Chain
 from marin.graph.step import Step
 
 _INDIFFERENT = {
