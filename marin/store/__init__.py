@@ -8,6 +8,7 @@ from marin.store.locks import read_lock, write_lock
 from marin.store.manifest import Manifest, ParentRef, Producer, output_digest, shard_digest
 from marin.store.run_id import new_run_id
 from marin.store.shards import ShardCache
+from marin.store.stop import StopWatch, ask_to_stop
 from marin.store.store import Commit, Store
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "ParentRef",
     "Producer",
     "ShardCache",
+    "StopWatch",
     "Store",
+    "ask_to_stop",
     "new_run_id",
     "output_digest",
     "own_contents",

@@ -142,6 +142,15 @@ MODELS: Mapping[str, Model] = {
         "Rewritten every 20 seconds while the run lives; whoever waits for its leases watches it.",
         {"beat": Field(INTEGER, "counts up"), "process": Field(OBJECT, _PROCESS)},
     ),
+    "stop": Model(
+        "runs/RUN/stop.json",
+        "That somebody asked the run to stop; its processes watch for it. Create-only.",
+        {
+            "run": Field(TEXT, "the run's id"),
+            "user": Field(TEXT, "who asked"),
+            "asked": Field(TEXT, _AT),
+        },
+    ),
     "pin": Model(
         "pins/NAME.json",
         "A result that `marin pin` keeps.",
