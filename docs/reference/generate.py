@@ -30,7 +30,7 @@ STORE/artifacts/STEP/FINGERPRINT16/manifest.json      it exists = the step is do
                                   /checkpoints/…                   of a training, over attempts
 STORE/shards/2 HEX/SHARD FINGERPRINT/manifest.json
                                     /attempts/ATTEMPT/…
-STORE/runs/RUN/run.json, heartbeat.json, stop.json, events/WRITER-NUMBER.jsonl
+STORE/runs/RUN/run.json, heartbeat.json, submission.json, stop.json, events/WRITER-NUMBER.jsonl
 STORE/pins/NAME.json
 STORE/blessed/STEP/BEFORE16-NOW16.json
 STORE/code/DIGEST16.json, sets/DIGEST16.json, modules/DIGEST16.py, locks/DIGEST16.txt

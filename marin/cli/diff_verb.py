@@ -7,7 +7,7 @@ import click
 from rich.text import Text
 
 from marin.base.errors import ConfigurationError
-from marin.cli.options import common_options, existing_store, stdout, write_json
+from marin.cli.options import common_options, existing_store, read_from_option, stdout, write_json
 from marin.cli.why_verb import draw_changes
 from marin.store import Manifest, Store
 from marin.view.artifacts import artifact_url, find_artifacts
@@ -24,13 +24,14 @@ _LISTED = 6
 @click.command(epilog=EPILOG)
 @click.argument("a")
 @click.argument("b")
+@read_from_option
 @common_options
-def command(a: str, b: str, store: str, as_json: bool, traceback: bool) -> None:
+def command(a: str, b: str, read_from: tuple[str, ...], store: str, as_json: bool, traceback: bool) -> None:
     """Say what differs between the artifacts A and B: configuration, code, inputs, and the parents' first changes.
 
     Each is the start of a fingerprint, a path, a pin's name, or a step's name in the newest run that had it.
     """
-    opened = existing_store(store)
+    opened = existing_store(store, read_from)
     old, new = one_artifact(opened, a), one_artifact(opened, b)
     if old.step != new.step:
         raise ConfigurationError(

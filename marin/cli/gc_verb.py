@@ -16,8 +16,8 @@ from marin.cli.status_verb import find_run
 from marin.cli.ticker import Ticker
 from marin.run.producer import this_producer
 from marin.store import Store
-from marin.store.garbage import Candidate, Verdict, policy_of
-from marin.store.gc import GRACE_SECONDS, KEEP_DAYS, Collected, collect, survey
+from marin.store.gc.collect import GRACE_SECONDS, KEEP_DAYS, Collected, collect, survey
+from marin.store.gc.verdict import Candidate, Verdict, policy_of
 
 EPILOG = """\b
 Examples:

@@ -6,7 +6,7 @@ from marin.base.errors import ConfigurationError
 from marin.cli.options import common_options, existing_store, stdout, write_json
 from marin.run.producer import this_producer
 from marin.store import Manifest, Store
-from marin.store.former import invalidate, invalidated, undo
+from marin.store.former_results import invalidate, invalidated, undo
 from marin.store.pins import pins
 from marin.view.artifacts import artifact_url, find_artifact, is_called, only
 from marin.view.readers import readers

@@ -90,7 +90,8 @@ class Lines:
             quiet = (now - self._said.setdefault(row.name, now)).total_seconds()
             if row.state == "running" and row.total and quiet >= LINE_SECONDS:
                 self._said[row.name] = now
-                self._console.print(f"{now:%H:%M:%S} {row.name} {_counts(row)} {_rates(row, now.isoformat())}".rstrip())
+                parts = (_counts(row), _rates(row, now.isoformat()), row.slowest(now.isoformat()))
+                self._console.print(f"{now:%H:%M:%S} {row.name} {' '.join(part for part in parts if part)}")
 
     def close(self) -> None:
         """Nothing is left to do."""
@@ -116,7 +117,8 @@ class Tables:
             bar = ProgressBar(total=1, completed=row.fraction, width=20 if self._live.console.width >= WIDE else 8)
             rates = Text(_rates(row, now), no_wrap=True, overflow="ellipsis")
             table.add_row(row.name, styled_state(row.state), bar, _counts(row), rates)
-        notes = [Text(f"{row.name}: {row.detail}", style="dim") for row in shown if row.detail]
+        said = ((row, row.detail or row.slowest(now)) for row in shown)
+        notes = [Text(f"{row.name}: {detail}", style="dim") for row, detail in said if detail]
         if len(shown) < len(rows):
             counts = Counter(row.state for row in rows)
             notes.append(Text(f"{len(rows)} steps: {', '.join(f'{n} {state}' for state, n in counts.items())}"))

@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from marin.base.errors import StoreError
+from marin.run.stopping import GRACE_SECONDS
 from marin.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_STORE = ".marin"
+EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130}
+"""What a command that runs or follows a run exits with, by the run's state."""
 PIPE_WIDTH = 160
 
 store_option = click.option(
@@ -47,6 +50,13 @@ on_busy_option = click.option(
 )
 pattern_option = click.option(
     "-k", "pattern", help="Only steps whose name matches, and what they need.", metavar="PATTERN"
+)
+grace_option = click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=GRACE_SECONDS,
+    help="What a stop leaves to gangs and maps; 120.",
+    metavar="SECONDS",
 )
 traceback_option = click.option("--traceback", is_flag=True, help="Show whole tracebacks.")
 
@@ -83,9 +93,9 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, highlight=False, markup=False, emoji=False, width=width)
 
 
-def existing_store(url: str) -> Store:
-    """Open a store to read; StoreError when there is none."""
-    store = Store.open(url, write=False)
+def existing_store(url: str, read_from: Sequence[str] = ()) -> Store:
+    """Open a store to read; StoreError when there is none, or none of those to read from."""
+    store = Store.open(url, write=False, read_from=read_from)
     if not store.exists():
         raise StoreError(
             f"there is no store at {store.url}",

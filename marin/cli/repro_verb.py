@@ -1,21 +1,18 @@
 """`marin repro`: a folder that makes an artifact again; with --check it is run, and every digest compared."""
 
-import contextlib
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.text import Text
 
-from marin.base.errors import ConfigurationError
 from marin.cli.options import common_options, existing_store, read_from_option, stderr, stdout, write_json
 from marin.cli.plan_verb import change_text
-from marin.run.again_text import secrets_of
-from marin.run.repro import Repro, write_repro
-from marin.run.repro_check import Outcome, check_inputs, differing_versions, first_difference, rerun
-from marin.store import Manifest, Store
+from marin.run.repro.check import Outcome, check_inputs, differing_versions, first_difference, rerun
+from marin.run.repro.folder import Repro, write_repro
+from marin.run.repro.texts import secrets_of
+from marin.store import Store
 from marin.view.artifacts import find_artifacts
 
 _SHOWN_CHANGES = 4
@@ -47,8 +44,8 @@ def command(
     traceback: bool,
 ) -> int:
     """Write a folder with the pipeline, code, input pins and versions that make ARTIFACT again."""
-    opened = Store.open(existing_store(store).url, write=False, read_from=read_from)
-    wanted = _find(opened, artifact)
+    opened = existing_store(store, read_from)
+    wanted = find_artifacts(opened, artifact)[0]
     place = Path(folder or f"repro-{wanted.step}-{wanted.fingerprint[:8]}")
     repro = write_repro(opened, wanted, place)
     if not as_json:
@@ -63,17 +60,6 @@ def command(
     elif check:
         _draw_outcome(outcomes)
     return int(bool(outcomes) and not outcomes[-1].equal)
-
-
-def _find(store: Store, text: str) -> Manifest:
-    """Return the newest artifact of that name, here or in a store that is read from."""
-    try:
-        return find_artifacts(store, text)[0]
-    except ConfigurationError:
-        for upstream in store.upstreams:
-            with contextlib.suppress(ConfigurationError):
-                return replace(find_artifacts(upstream, text)[0], root=upstream.url)
-        raise
 
 
 def _json(repro: Repro, store: Store, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:

@@ -7,16 +7,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 import click
 from rich.console import Console
 
+from marin.base.units import format_seconds
 from marin.cli.live import Follower, Lines, Screen, Tables
 from marin.cli.logs_verb import attempt_logs
 from marin.cli.options import (
+    EXIT_CODES,
     common_options,
+    grace_option,
     on_busy_option,
     on_drift_option,
     pattern_option,
@@ -30,9 +34,12 @@ from marin.cli.summary import draw_failures, draw_next, draw_stopped, draw_summa
 from marin.cli.target import TargetCommand, build_target, picked
 from marin.graph.drift import OnDrift, refuse_drift
 from marin.graph.plan import Plan
+from marin.graph.step import Step
 from marin.run.api import BackendName, plan, run_plan
 from marin.run.engine import OnBusy
 from marin.run.result import RunResult
+from marin.run.stopping import GRACE_SECONDS
+from marin.run.submit import check_submitted
 from marin.store import Store, new_run_id
 from marin.view.progress import RunProgress
 
@@ -41,8 +48,6 @@ Examples:
   marin run pipelines/quickstart.py
   marin run pipelines/quickstart.py --lr 1e-3 --address 10.0.0.1:6379"""
 
-EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130}
-
 
 @click.command(cls=TargetCommand, epilog=EPILOG)
 @click.argument("target")
@@ -50,6 +55,8 @@ EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130}
 @click.option("--backend", type=click.Choice(["ray", "inline"]), default="ray", help="Where steps run.")
 @on_drift_option
 @on_busy_option
+@grace_option
+@click.option("--run-id", hidden=True, help="The id that a submitted run was given.")
 @pattern_option
 @read_from_option
 @common_options
@@ -61,6 +68,8 @@ def command(
     backend: BackendName,
     on_drift: OnDrift,
     on_busy: OnBusy,
+    grace: float,
+    run_id: str | None,
     pattern: str | None,
     read_from: tuple[str, ...],
     store: str,
@@ -69,23 +78,21 @@ def command(
 ) -> int:
     """Run TARGET; what is done is kept. Options behind TARGET are the pipeline's."""
     began = time.monotonic()
+    if run_id is not None:
+        check_submitted(store, run_id)
     built = build_target(ctx, target)
-    planned = plan(built.steps, store=store, on_drift=on_drift, read_from=read_from)
-    if pattern is not None:
-        planned = plan(picked(planned, pattern), store=store, on_drift=on_drift, read_from=read_from)
-    refuse_drift(planned.drift, on_drift)
-    draw_drift(planned)
-    run = new_run_id()
+    planned = _planned(built.steps, pattern, store=store, on_drift=on_drift, read_from=read_from)
+    run = run_id or new_run_id()
     stderr().print(first_line(planned, run))
     progress = RunProgress.of((step.name, step.step.step_name()) for step in planned.steps)
     all_cached = all(step.state == "cached" for step in planned.steps)
-    labels = {"arguments": _run_arguments(ctx), "target": target, "options": list(ctx.args)}
+    interrupted = threading.Event()
     with contextlib.ExitStack() as stack:
         if not all_cached:
             console = stderr()
             screen: Screen = Tables(console) if console.is_terminal and not as_json else Lines(console)
             stack.enter_context(Follower(Store.open(store, write=True).url, run, progress, screen))
-            stack.enter_context(announced_interrupts(console))
+            stack.enter_context(announced_interrupts(console, interrupted, grace, backend))
             # Standard output is for data: what a step prints in this process must not stand before the JSON.
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         result = run_plan(
@@ -94,9 +101,11 @@ def command(
             run=run,
             backend=backend,
             address=address,
-            labels=labels,
+            labels={"arguments": run_arguments(ctx), "target": target, "options": list(ctx.args)},
             on_busy=on_busy,
             read_from=read_from,
+            interrupted=interrupted,
+            grace=grace,
         )
     if as_json:
         write_json(result.to_json())
@@ -111,10 +120,22 @@ def command(
     return EXIT_CODES[result.state]
 
 
+def _planned(
+    steps: Sequence[Step[Any]], pattern: str | None, *, store: str, on_drift: OnDrift, read_from: tuple[str, ...]
+) -> Plan:
+    """Return the plan of the steps that match, and say or refuse what has drifted."""
+    planned = plan(steps, store=store, on_drift=on_drift, read_from=read_from)
+    if pattern is not None:
+        planned = plan(picked(planned, pattern), store=store, on_drift=on_drift, read_from=read_from)
+    refuse_drift(planned.drift, on_drift)
+    draw_drift(planned)
+    return planned
+
+
 def _draw_end(ctx: click.Context, result: RunResult, target_and_stores: str) -> None:
     """Write what failed or was stopped, and the next command."""
-    again = shlex.join(["marin", "run", *_run_arguments(ctx)]) + f" {target_and_stores}"
-    if result.state == "failed":
+    again = shlex.join(["marin", "run", *run_arguments(ctx)]) + f" {target_and_stores}"
+    if any(step.state == "failed" for step in result.steps) or result.state == "failed":
         draw_failures(result, again, ctx.params["store"])
     elif result.state == "stopped":
         draw_stopped(again)
@@ -134,22 +155,39 @@ def first_line(planned: Plan, run: str) -> str:
 
 
 @contextlib.contextmanager
-def announced_interrupts(console: Console) -> Iterator[None]:
-    """Say at the first Ctrl-C what happens; a second one ends at once."""
+def announced_interrupts(
+    console: Console, interrupted: threading.Event, grace: float, backend: BackendName
+) -> Iterator[None]:
+    """At the first Ctrl-C, SIGTERM or end of the terminal ask the run to stop, and say so; a second one ends at once.
+
+    A step of the inline backend runs in this very process: a rank takes SIGTERM for itself and keeps its work, anything
+    else is interrupted.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:  # under nohup a closed terminal means nothing
+        del before[signal.SIGHUP]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if interrupted.is_set():  # told once; inline, the rank at work did not want this signal
+            raise KeyboardInterrupt
+        interrupted.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        console.print("stopping: what is finished is kept; Ctrl-C again ends at once")
-        raise KeyboardInterrupt
+        waits = f"; gangs and maps have {format_seconds(grace)} to keep theirs" if backend == "ray" else ""
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            console.print(f"stopping: what is finished is kept{waits}. Ctrl-C again stops now")
+        if backend == "inline":
+            signal.raise_signal(signal.SIGTERM)
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    for number in before:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _write_tracebacks(result: RunResult) -> None:
@@ -163,10 +201,11 @@ def _write_tracebacks(result: RunResult) -> None:
                     click.echo(log["text"].rstrip(), err=True)
 
 
-def _run_arguments(ctx: click.Context) -> list[str]:
+def run_arguments(ctx: click.Context, without: Sequence[str] = ()) -> list[str]:
     """Return the verb's own choices that the next command has to repeat."""
     flags = {"-k": "pattern"} | {f"--{name}": name for name in ("backend", "address")}
-    flags |= {"--on-drift": "on_drift", "--on-busy": "on_busy"}
-    usual = {"backend": "ray", "on_drift": "warn", "on_busy": "wait"}
-    kept = {flag: ctx.params[name] for flag, name in flags.items() if ctx.params[name] not in (None, usual.get(name))}
-    return [part for flag, value in kept.items() for part in (flag, value)]
+    flags |= {"--on-drift": "on_drift", "--on-busy": "on_busy", "--grace": "grace"}
+    usual = {"backend": "ray", "on_drift": "warn", "on_busy": "wait", "grace": GRACE_SECONDS}
+    given = {flag: ctx.params[name] for flag, name in flags.items() if name in ctx.params and name not in without}
+    kept = {flag: value for flag, value in given.items() if value not in (None, usual.get(flags[flag]))}
+    return [part for flag, value in kept.items() for part in (flag, str(value))]

@@ -1,6 +1,5 @@
 """`marin status`: how a run stands, from any machine that sees the store."""
 
-import shlex
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,8 +9,9 @@ from rich.text import Text
 
 from marin.base.errors import ConfigurationError
 from marin.base.units import format_count, format_seconds
-from marin.cli.options import common_options, existing_store, stdout, store_arguments, styled_state, write_json
-from marin.store import EventReader, Store
+from marin.cli.follow import draw_error, next_command
+from marin.cli.options import common_options, existing_store, stdout, styled_state, write_json
+from marin.store import EventReader, Store, read_stop, read_submission
 from marin.view.liveness import run_state
 from marin.view.progress import RunProgress
 
@@ -28,18 +28,25 @@ def command(run: str | None, store: str, as_json: bool, traceback: bool) -> None
     """Show how RUN stands; the newest one when none is named."""
     opened = existing_store(store)
     name = find_run(opened, run)
-    record = opened.read_run(name) or {}
+    found = opened.read_run(name)
+    record = found or {}
     progress = run_progress(opened, name, record)
-    state = run_state(opened, name, record)
+    state = run_state(opened, name, found)
+    sent, stop = read_submission(opened.url, name), read_stop(opened.url, name)
     now = str(record.get("finished") or (progress.last if state == "lost" else datetime.now(UTC).isoformat()))
     if as_json:
         steps = [row.to_json(now) for row in progress.rows.values()]
-        write_json({"run": name, "state": state, "store": opened.url, "steps": steps})
+        job = {"ray_job": sent.ray_job if sent else None, "stop_asked": stop["asked"] if stop else None}
+        write_json({"run": name, "state": state, "store": opened.url, **job, "steps": steps})
         return
     _draw(name, state, record, progress, now)
-    if state in ("lost", "failed", "stopped") and record.get("target"):
-        again = [*record.get("arguments", ()), record["target"], *record.get("options", ())]
-        click.echo(f"to go on: marin run {shlex.join(map(str, again))}{store_arguments(store)}", err=True)
+    draw_error(record)
+    if sent is not None:
+        click.echo(f"submitted {sent.at} to {sent.address} as Ray job {sent.ray_job}")
+    if stop is not None and state in ("running", "waiting"):
+        click.echo(f"stopping: {stop['user']} asked for it {stop['asked']}")
+    if state in ("lost", "failed", "stopped") and (record.get("target") or sent):
+        click.echo(f"to go on: {next_command(opened, name, record, store)}", err=True)
 
 
 def find_run(store: Store, run: str | None) -> str:
@@ -62,7 +69,8 @@ def run_progress(store: Store, run: str, record: dict[str, Any]) -> RunProgress:
 
 def _draw(name: str, state: str, record: dict[str, Any], progress: RunProgress, now: str) -> None:
     out = stdout()
-    tail = f", started {record.get('started')}" + (f", last event {progress.last[:19]}" if progress.last else "")
+    started = f", started {record['started']}" if record.get("started") else ""
+    tail = started + (f", last event {progress.last[:19]}" if progress.last else "")
     out.print(Text.assemble(f"run {name}: ", styled_state(state), tail), soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("step", "state", "progress", "time", "attempts"):
@@ -73,5 +81,5 @@ def _draw(name: str, state: str, record: dict[str, Any], progress: RunProgress, 
         table.add_row(row.name, styled_state(row.state), counts, took, str(row.attempts or ""))
     out.print(table)
     for row in progress.rows.values():
-        if row.detail:
-            out.print(f"{row.name}: {row.detail}", soft_wrap=True)
+        if detail := row.detail or row.slowest(now):
+            out.print(f"{row.name}: {detail}", soft_wrap=True)

@@ -21,7 +21,10 @@ from marin.graph.pipeline import Pipeline, type_text
 from marin.graph.plan import Plan
 from marin.graph.step import Step
 
-TAKEN = ("address", "backend", "check", "help", "json", "on_drift", "read_from", "store", "traceback")
+TAKEN = (
+    *("address", "backend", "check", "detach", "grace", "help", "json", "on_busy", "on_drift", "read_from", "run_id"),
+    *("store", "traceback"),
+)
 
 
 class Target(NamedTuple):

@@ -1,7 +1,8 @@
 """Bytes at URLs: the only room that knows fsspec."""
 
-from marin.fs.bulk import decode_many, exists_many, list_folders, read_many
+from marin.fs.bulk import ask_each, decode_many, exists_many, list_folders, read_many
 from marin.fs.faults import NotFound, Unavailable
+from marin.fs.listing import glob, list_files, list_folder
 from marin.fs.location import is_local, join, local_path, normalise
 from marin.fs.output import FolderOutput
 from marin.fs.probe import probe
@@ -10,9 +11,6 @@ from marin.fs.read import (
     check_file,
     digest_file,
     exists,
-    glob,
-    list_files,
-    list_folder,
     open_file,
     open_read,
     read,
@@ -26,6 +24,7 @@ __all__ = [
     "FolderOutput",
     "NotFound",
     "Unavailable",
+    "ask_each",
     "check_file",
     "create",
     "decode_many",

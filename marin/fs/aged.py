@@ -6,11 +6,12 @@ that they can be compared with each other. 0.0 where a store tells none.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from marin.fs.faults import NotFound, attempt, refused
+from marin.fs.faults import NotFound, attempt
+from marin.fs.listing import local_below, remote_below
 from marin.fs.location import is_local, join, remote
 
 _TIME_KEYS = ("LastModified", "updated", "last_modified", "mtime", "modified", "created")  # S3, GCS, Azure, others
@@ -29,51 +30,32 @@ class Aged(NamedTuple):
 def list_aged(url: str) -> list[Aged]:
     """Return all files below a folder, sorted by path; an absent folder has none."""
     if is_local(url):
-        return sorted(_walk(url, ""))
-    filesystem, path = remote(url)
-    try:
-        found = attempt(lambda: filesystem.find(path, detail=True), url)
-    except NotFound:
-        return []
-    base = path.rstrip("/") + "/"
-    return sorted(
-        Aged(name[len(base) :], join(url, name[len(base) :]), int(info.get("size") or 0), _time(info))
-        for name, info in found.items()
-        if name.startswith(base)
-    )
+        return sorted(_local(url, pruned=lambda folder: False))
+    return sorted(_object(url, path, info) for path, info in remote_below(url))
 
 
 def list_aged_here(url: str) -> list[Aged]:
     """Return the files in a folder, not those in folders in it; an absent folder has none."""
     if is_local(url):
-        return sorted(_walk(url, "", deep=False))
+        return sorted(_local(url, pruned=lambda folder: True))
     filesystem, path = remote(url)
     try:
         found = attempt(lambda: filesystem.ls(path, detail=True), url)
     except NotFound:
         return []
-    files = [(str(info["name"]).rsplit("/", 1)[-1], info) for info in found if info["type"] == "file"]
-    return sorted(Aged(name, join(url, name), int(info.get("size") or 0), _time(info)) for name, info in files)
+    files = [info for info in found if info["type"] == "file"]
+    return sorted(_object(url, str(info["name"]).rsplit("/", 1)[-1], info) for info in files)
 
 
-def _walk(root: str, below: str, *, deep: bool = True) -> Iterator[Aged]:
-    folder = os.path.join(root, below)
-    try:
-        children = os.scandir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise refused(error, folder) from error
-    with children:
-        for child in children:
-            path = f"{below}/{child.name}" if below else child.name
-            if child.is_dir(follow_symlinks=False):
-                if deep:
-                    yield from _walk(root, path)
-                continue
-            with contextlib.suppress(FileNotFoundError):  # it went away while we looked
-                status = child.stat(follow_symlinks=False)
-                yield Aged(path, child.path, status.st_size, status.st_mtime)
+def _local(root: str, *, pruned: Callable[[str], object]) -> Iterator[Aged]:
+    for path, child in local_below(root, pruned):
+        with contextlib.suppress(FileNotFoundError):  # it went away while we looked
+            status = child.stat(follow_symlinks=False)
+            yield Aged(path, child.path, status.st_size, status.st_mtime)
+
+
+def _object(root: str, path: str, info: dict[str, Any]) -> Aged:  # Any: fsspec's info
+    return Aged(path, join(root, path), int(info.get("size") or 0), _time(info))
 
 
 def _time(info: dict[str, object]) -> float:

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from marin.fs.faults import NotFound
+from marin.fs.listing import list_folder
 from marin.fs.location import REMOTE_CONNECTIONS, is_local
-from marin.fs.read import exists, list_folder, read
+from marin.fs.read import exists, read
 
 T = TypeVar("T")
 
@@ -20,24 +21,11 @@ _SLOW_SECONDS = 0.0005  # an answer; from the page cache it takes 0.02 ms alone 
 _LOCAL_THREADS = 8
 
 
-def read_many(urls: Iterable[str], *, threads: int | None = None) -> dict[str, bytes]:
-    """Return the bytes of each file by URL; absent ones are left out. Raises StoreError as `read` does."""
-    found = _each(_read_or_none, urls, threads)
-    return {url: data for url, data in found.items() if data is not None}
+def ask_each(call: Callable[[str], T], urls: Iterable[str], *, threads: int | None = None) -> dict[str, T]:
+    """Return `call(url)` by URL, in the order of the URLs; the first error is raised.
 
-
-def exists_many(urls: Iterable[str], *, threads: int | None = None) -> set[str]:
-    """Return those URLs under which a file or folder is there."""
-    return {url for url, there in _each(exists, urls, threads).items() if there}
-
-
-def list_folders(urls: Iterable[str], *, threads: int | None = None) -> dict[str, list[str]]:
-    """Return the sorted names of each folder's children by URL; an absent folder has none."""
-    return _each(list_folder, urls, threads)
-
-
-def _each(call: Callable[[str], T], urls: Iterable[str], threads: int | None) -> dict[str, T]:
-    """Return `call(url)` by URL, in the order of the URLs; the first error is raised."""
+    Without a number of `threads`, as many are used as pay for where the URLs lead.
+    """
     wanted = list(dict.fromkeys(urls))
     answers: dict[str, T] = {}
     if threads is None:
@@ -58,6 +46,22 @@ def _each(call: Callable[[str], T], urls: Iterable[str], threads: int | None) ->
             raise
 
 
+def read_many(urls: Iterable[str], *, threads: int | None = None) -> dict[str, bytes]:
+    """Return the bytes of each file by URL; absent ones are left out. Raises StoreError as `read` does."""
+    found = ask_each(_read_or_none, urls, threads=threads)
+    return {url: data for url, data in found.items() if data is not None}
+
+
+def exists_many(urls: Iterable[str], *, threads: int | None = None) -> set[str]:
+    """Return those URLs under which a file or folder is there."""
+    return {url for url, there in ask_each(exists, urls, threads=threads).items() if there}
+
+
+def list_folders(urls: Iterable[str], *, threads: int | None = None) -> dict[str, list[str]]:
+    """Return the sorted names of each folder's children by URL; an absent folder has none."""
+    return ask_each(list_folder, urls, threads=threads)
+
+
 def decode_many(urls: Iterable[str], decode: Callable[[str, bytes], T | None]) -> dict[str, T]:
     """Return what `decode(url, data)` makes of each file by URL, without absent ones and Nones.
 
@@ -68,7 +72,7 @@ def decode_many(urls: Iterable[str], decode: Callable[[str, bytes], T | None]) -
         data = _read_or_none(url)
         return None if data is None else decode(url, data)
 
-    return {url: each for url, each in _each(decoded, urls, None).items() if each is not None}
+    return {url: each for url, each in ask_each(decoded, urls).items() if each is not None}
 
 
 def _read_or_none(url: str) -> bytes | None:

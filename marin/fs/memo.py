@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from marin.fs.read import Entry
+from marin.fs.listing import Entry
 
 _ASKED_AT_ONCE = 500  # SQLite bounds the parameters of a statement
 _SETTLED_NS = 2_000_000_000

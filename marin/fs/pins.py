@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from marin.base.errors import InputError, StoreError
+from marin.fs.listing import Entry, entry_of, glob
 from marin.fs.location import REMOTE_CONNECTIONS, is_local
 from marin.fs.memo import default_memo, recall, remember
-from marin.fs.read import Entry, digest_file, entry_of, glob
+from marin.fs.read import digest_file
 from marin.graph.files import FileRef
 
 __all__ = ["check_unchanged", "default_memo", "pin"]

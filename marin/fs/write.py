@@ -10,9 +10,9 @@ import errno
 import io
 import itertools
 import os
+import secrets
 import shutil
 import threading
-import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -260,11 +260,17 @@ def delete_folder(url: str) -> None:
 
 def unique() -> str:
     """Return a name that nobody else has, for private folders and files."""
-    return uuid.uuid4().hex[:12]
+    return secrets.token_hex(6)
 
 
 def _open_partial(url: str) -> tuple[str, str, BinaryIO]:
-    """Open a new file beside `url`; a folder that was deleted, as an empty one, before it was there is made again."""
+    """Open a new file beside `url`; a folder that was deleted, as an empty one, before it was there is made again.
+
+    The folder is made only when it is missing: most are there.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        folder, partial = _partial_of(url)
+        return folder, partial, open(partial, "xb")
     for _ in range(_FOLDER_TRIES):
         with contextlib.suppress(FileNotFoundError):
             folder, partial = _partial(url)
@@ -273,11 +279,16 @@ def _open_partial(url: str) -> tuple[str, str, BinaryIO]:
 
 
 def _partial(url: str) -> tuple[str, str]:
-    folder, name = os.path.split(url)
+    folder = os.path.dirname(url)
     try:
         os.makedirs(folder, exist_ok=True)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, "a file stands in the way of the folder", folder) from error
+    return _partial_of(url)
+
+
+def _partial_of(url: str) -> tuple[str, str]:
+    folder, name = os.path.split(url)
     return folder, os.path.join(folder, f".{name}.{unique()}.partial")
 
 

@@ -97,6 +97,8 @@ class Step(Config, Generic[A_co]):
         cpus: float | None = None,
         gpus: int | None = None,
         nodes: int | None = None,
+        min_nodes: int | None = None,
+        shrink_after: float | None = None,
         ranks: int | None = None,
         memory: str | None = None,
         retries: int | None = None,
@@ -104,7 +106,15 @@ class Step(Config, Generic[A_co]):
     ) -> Self:
         """Return a copy with these resources; the fingerprint stays."""
         resources = self._placed.resources.with_changes(
-            cpus=cpus, gpus=gpus, nodes=nodes, ranks=ranks, memory=memory, retries=retries, timeout=timeout
+            cpus=cpus,
+            gpus=gpus,
+            nodes=nodes,
+            min_nodes=min_nodes,
+            shrink_after=shrink_after,
+            ranks=ranks,
+            memory=memory,
+            retries=retries,
+            timeout=timeout,
         )
         return self._with_placed(replace(self._placed, resources=resources))
 

@@ -3,13 +3,14 @@
 Invariant: importing this module imports neither Ray nor torch; the Ray backend is imported when something has to run.
 """
 
+import contextlib
 import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, overload
 
 from marin.base.errors import ConfigurationError, Interrupted, StepError, StoreError
@@ -23,23 +24,22 @@ from marin.graph.step import Step
 from marin.graph.topology import order
 from marin.run.backend import Backend
 from marin.run.engine import Engine, OnBusy
+from marin.run.failure import explain
 from marin.run.planner import StoreCatalogue, pins
-from marin.run.producer import detailed, this_producer
+from marin.run.producer import detailed, submitted, this_producer
 from marin.run.publish import publish
+from marin.run.ray_settings import settle_ray
 from marin.run.result import RunResult
-from marin.store import EventWriter, Heartbeat, Leases, Manifest, Producer, Store, new_run_id
+from marin.run.stopping import GRACE_SECONDS, Stopping
+from marin.store import EventWriter, Heartbeat, Leases, Manifest, Producer, Store, new_run_id, read_submission
 
 A = TypeVar("A", bound=Artifact)
 
 BackendName = Literal["ray", "inline"]
 BACKENDS = {"ray": "marin.run.backends.ray:RayBackend", "inline": "marin.run.backends.inline:InlineBackend"}
 IN_WORKER = "MARIN_RUN"  # set by the Ray backend in every worker
-RAY_PROBE = "marin.run.backends.ray:probe"
-QUIET_RAY = {
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints worker deaths on the driver's standard output; marin reports them
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a warning about tasks without GPUs
-}
+SENT_TREE = "MARIN_TREE"  # set for the driver of a submitted run: where its copy of the working tree lies
+RAY_PROBE = "marin.run.backends.ray_connect:probe"
 
 
 @overload
@@ -129,18 +129,21 @@ def run_plan(
     labels: Mapping[str, Json] | None = None,
     on_busy: OnBusy = "wait",
     read_from: Sequence[str] = (),
+    interrupted: threading.Event | None = None,
+    grace: float = GRACE_SECONDS,
 ) -> RunResult:
     """Execute a plan and return what came of each step; raises for a cluster or store that does not answer.
 
     `run` is the run's id (new by default), `labels` go into its record. A Backend object is left open for more runs.
-    `read_from` is what the plan was made with.
+    `read_from` is what the plan was made with. Setting `interrupted` asks the run to stop, as `marin stop` does:
+    gangs and maps have `grace` seconds to keep what they have.
     """
     _refuse_in_worker()
     refuse_drift(planned.drift, planned.on_drift)
     opened = Store.open(os.fspath(store), write=True, read_from=read_from)
     run = run or new_run_id()
-    producer = this_producer()
-    in_detail = functools.cache(lambda: detailed(producer, opened.url))
+    here, submission = this_producer(), read_submission(opened.url, run)
+    producer = submitted(here, submission)
     opened_here: list[Backend] = []
 
     def backend_needed() -> Backend:
@@ -157,25 +160,38 @@ def run_plan(
         leases=Leases(opened, run, user=producer.user),
         heartbeat=Heartbeat(opened, run),
         events=events,
-        producer=in_detail,
+        producer=functools.cache(lambda: submitted(detailed(here, opened.url), submission)),
         code_folders=code_folders(),
         on_busy=on_busy,
+        stopping=Stopping(opened.url, run, user=producer.user, grace=grace, interrupted=interrupted),
     )
-    record = {**(labels or {}), **_run_record(run, planned, opened, producer)}
-    opened.write_run(run, record)
-    record["state"] = "failed"  # until the engine says otherwise
     try:
-        events.emit("run", state="running")
-        result = engine.run(planned)
-        record |= result.to_json()
-        _publish(planned, result, opened)
-        return result
+        with _recorded({**(labels or {}), **_run_record(run, planned, opened, producer)}, opened, events) as record:
+            result = engine.run(planned)
+            record.update(result.to_json())
+            _publish(planned, result, opened)
+            return result
     finally:
-        events.emit("run", state=record["state"])
-        opened.write_run(run, {**record, "finished": _now()})
         events.close()
         for started in opened_here:
             started.close()
+
+
+@contextlib.contextmanager
+def _recorded(record: dict[str, Json], store: Store, events: EventWriter) -> Iterator[dict[str, Json]]:
+    """Keep the record of a run: that it goes on, and how it ended; also the error that ended it."""
+    run = str(record["run"])
+    store.write_run(run, record)
+    record["state"] = "failed"  # until the engine says otherwise
+    try:
+        events.emit("run", state="running")
+        yield record
+    except BaseException as error:
+        record |= {"state": "failed", "error": explain(error, hint="run it again with --traceback").error}
+        raise
+    finally:
+        events.emit("run", state=record["state"])
+        store.write_run(run, {**record, "finished": _now()})
 
 
 def _refuse_in_worker() -> None:
@@ -243,14 +259,8 @@ def open_backend(name: BackendName, address: str | None) -> Backend:
         raise ConfigurationError(f"there is no backend {name!r}", hint="use `ray` or `inline`")
     if name == "inline":
         return cast(Backend, resolve(BACKENDS[name])())
-    settings = dict(QUIET_RAY)
-    if address and (Path.home() / ".ray" / "auth_token").exists():
-        settings["RAY_AUTH_MODE"] = (
-            "token"  # `ray start` wants the token that is there; a driver does not send it unasked
-        )
-    for variable, value in settings.items():  # read by Ray when it is imported
-        os.environ.setdefault(variable, value)
-    return cast(Backend, resolve(BACKENDS[name])(address))
+    settle_ray(address)
+    return cast(Backend, resolve(BACKENDS[name])(address, tree=os.environ.get(SENT_TREE)))
 
 
 def check_address(address: str) -> None:

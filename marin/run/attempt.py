@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from marin import fs
-from marin.base.errors import StepError, StoreError
+from marin.base.errors import Interrupted, StepError, StoreError
 from marin.base.json import Json, dumps
 from marin.fs.pins import check_unchanged, default_memo
 from marin.graph.artifact import Artifact
@@ -82,9 +82,11 @@ def _execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> R
 
 
 def _cause(error: BaseException) -> Cause:
-    """Return whose fault an exception is: the clock's, the storage's (worth another try), or the step's."""
+    """Return whose doing an exception is: the clock's, the storage's (worth another try), a stop's, or the step's."""
     if isinstance(error, StepTimeout):
         return Cause.TIMEOUT
+    if isinstance(error, Interrupted):  # a map or gang that was told to stop has kept what it has
+        return Cause.STOPPED
     return Cause.LOST if isinstance(error, fs.Unavailable) else Cause.EXCEPTION
 
 

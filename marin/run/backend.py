@@ -1,14 +1,15 @@
 """What the engine asks of a place that runs attempts, and what an attempt asks of it in turn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from marin.graph.resources import Resources
 from marin.graph.step import Step
-from marin.run.gang import Form
+from marin.run.formation import Site
 from marin.run.order import GangOrder, Order, Report
+from marin.run.preflight import Node
 from marin.run.retry import Cause
 from marin.run.shardpool import Pool
 
@@ -36,11 +37,26 @@ class Backend(Protocol):
     def check(self, name: str, step: Step[Any]) -> None:
         """Raise ClusterError if no worker could ever hold the step, naming what there is."""
 
+    def preflight(self, steps: Sequence[Step[Any]], store: str) -> list[str]:
+        """Compare the workers' machines with this one; return warnings. Raises ClusterError for what cannot work."""
+
+    def examine(self, store: str) -> list[Node]:
+        """Return what every node says of itself, for whoever wants to see it."""
+
     def submit(self, order: Order, step: Step[Any]) -> None:
         """Queue an attempt."""
 
+    def waiting(self, has_begun: Callable[[Sequence[str]], Container[str]]) -> Mapping[str, str]:
+        """Return, for attempts that have long not begun, what each waits for, if it is to be said now.
+
+        `has_begun` tells which of some attempts have left a sign of life.
+        """
+
     def wait(self, timeout: float) -> list[Ended]:
         """Return the attempts that ended within `timeout` seconds."""
+
+    def end(self, attempt: str) -> None:
+        """End one attempt, at once; nothing more is heard of it."""
 
     def stop(self) -> None:
         """End whatever runs, at once."""
@@ -59,8 +75,8 @@ class Workers(Protocol):
     def pool(self, resources: Resources) -> Pool:
         """Return a pool for shards, each asking for these resources."""
 
-    def former(self, order: GangOrder, emit: Callable[..., None]) -> Form:
-        """Return what forms the gang, once per generation."""
+    def site(self, order: GangOrder) -> AbstractContextManager[Site]:
+        """Return where the gang is formed; at the end of the block its room is given back."""
 
 
 Capture = Callable[[str], AbstractContextManager[Any]]

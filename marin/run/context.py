@@ -113,7 +113,8 @@ class RunContext:
             folder=self._store.attempt_folder(identity.step_name, identity.fingerprint, identity.attempt),
             checkpoints=self.checkpoints,
         )
-        return run_gang(order, self._workers.former(order, self._emit), emit=self._emit)
+        with self._workers.site(order) as site:
+            return run_gang(order, site, emit=self._emit)
 
     def metric(self, **values: float) -> None:
         """Record numbers; the last of each name is kept in the manifest."""

@@ -5,13 +5,12 @@ resolved fingerprint of a step is computed at that moment, from its parents' out
 neither Ray nor torch; when everything is cached no backend is opened.
 """
 
-import json
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from marin import fs
 from marin.base.errors import ConfigurationError, StoreError
 from marin.base.units import format_seconds
 from marin.graph.drift import Drift, OnDrift, has_drifted, refuse_drift
@@ -22,11 +21,17 @@ from marin.graph.step import dependencies
 from marin.run.backend import Backend, Ended
 from marin.run.failure import Failure, explain, lost
 from marin.run.order import Identity, Order, ParentKey
+from marin.run.outcome import failure_of
+from marin.run.placement import kind_of
 from marin.run.planner import found_in, recalled_in
 from marin.run.result import RunResult, RunState, State, StepResult
 from marin.run.retry import Budget, Cause
+from marin.run.stopping import Stopping
 from marin.run.work import ENDED, Work
 from marin.store import EventWriter, Heartbeat, Holder, Lease, Leases, Producer, Store, layout
+from marin.store.events import begun
+
+log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 1.0
 
@@ -49,6 +54,7 @@ class Engine:
         producer: Callable[[], Producer],
         code_folders: Sequence[str],
         on_busy: OnBusy = "wait",
+        stopping: Stopping | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -62,6 +68,7 @@ class Engine:
         self._producer = producer
         self._code_folders = code_folders
         self._on_busy = on_busy
+        self._stopping = stopping or Stopping(store.url, run, clock=clock)
         self._clock = clock
         self._pause = pause
         self._works: dict[str, Work] = {}
@@ -76,13 +83,19 @@ class Engine:
         self._on_drift: OnDrift = "warn"
 
     def run(self, plan: Plan) -> RunResult:
-        """Take every step to its end. The first interrupt stops cleanly: nothing runs on, no lease is kept."""
+        """Take every step to its end, or stop when asked: nothing runs on then, no lease is kept.
+
+        A request lets what is in flight keep its work and end; a KeyboardInterrupt waits for nothing.
+        """
         self._accepted, self._on_drift = plan.accepted, plan.on_drift
         self._enlist(plan)
         state: RunState | None = None
         try:
-            while self._open:
+            while self._open and not self._stopping.asked:
                 self._turn()
+            if self._open:
+                state = "stopped"
+                self._let_end()
         except KeyboardInterrupt:
             state = "stopped"
         finally:
@@ -122,17 +135,35 @@ class Engine:
         self._startable.extend(due)
         while self._startable and (self._backend is None or len(self._in_flight) < self._backend.width):
             self._start(self._startable.popleft())
+        self._check_fence()
+        if self._backend is not None and self._in_flight:
+            for ended in self._backend.wait(BUSY_SECONDS):
+                self._settle(ended)
+            self._say_what_waits(self._backend)
+        elif self._later and not self._resolvable and not self._startable:
+            self._pause(max(0.0, min(BUSY_SECONDS, min(at for at, _ in self._later) - now)))
+
+    def _let_end(self) -> None:
+        """Wait for what is in flight to keep its work and end; end what does not in its time."""
+        for attempt, work in self._in_flight.items():
+            detail = "stopping" if kind_of(work.planned.step) == "plain" else "stopping: it keeps what it has"
+            self._emit(work, "state", state="running", attempt=attempt, detail=detail)
+        while self._backend is not None and self._in_flight:
+            for attempt, work in list(self._in_flight.items()):
+                if self._stopping.is_over(kind_of(work.planned.step)):
+                    self._backend.end(attempt)
+                    self._settle(Ended(attempt, cause=Cause.STOPPED, message="ended before it was done"))
+            self._check_fence()
+            for ended in self._backend.wait(BUSY_SECONDS):
+                self._settle(ended)
+
+    def _check_fence(self) -> None:
         if self._beating and self._heartbeat.fenced:
             raise StoreError(
                 "this run could not reach its store for a minute and has stopped, as another may take over",
                 where=self._store.url,
                 hint="run the same command again once the store answers; what was committed is kept",
             )
-        if self._backend is not None and self._in_flight:
-            for ended in self._backend.wait(BUSY_SECONDS if self._later else 5 * BUSY_SECONDS):
-                self._settle(ended)
-        elif self._later and not self._resolvable and not self._startable:
-            self._pause(max(0.0, min(at for at, _ in self._later) - now))
 
     def _resolve(self, work: Work) -> None:
         """All parents are committed: compute the fingerprint that counts, and look it up."""
@@ -229,7 +260,22 @@ class Engine:
             for work in self._works.values():
                 if not work.ended:
                     backend.check(work.name, work.planned.step)
+            left = [work.planned.step for work in self._works.values() if not work.ended]
+            for warning in backend.preflight(left, self._store.url):
+                log.warning("%s", warning)
+                self._events.emit("log", line=warning)
         return self._backend
+
+    def _say_what_waits(self, backend: Backend) -> None:
+        """Tell whoever watches what attempts wait for that the cluster has not begun."""
+        try:
+            said = backend.waiting(lambda attempts: begun(self._store.url, self._run, attempts))
+        except StoreError as error:  # only words are lost; what matters asks the store itself
+            log.warning("which attempts have begun is not known (%s)", error)
+            return
+        for attempt, why in said.items():
+            if work := self._in_flight.get(attempt):
+                self._emit(work, "state", state="waiting", attempt=attempt, pending=True, detail=why)
 
     def _order(self, work: Work) -> Order:
         planned = work.planned
@@ -270,11 +316,16 @@ class Engine:
             self._release(work)
             self._complete(work, produced, "done")
             return
-        if ended.report is not None:
-            failure = ended.report.failure or _vanished(work)
-        else:
-            failure = self._left_behind(work, ended.attempt) or _without_report(work, ended)
+        folder = self._store.attempt_folder(work.step_name, work.fingerprint, ended.attempt)
+        failure = failure_of(work, ended, folder)
+        if ended.report is None:
             self._emit(work, "exit", attempt=ended.attempt, cause=str(failure.cause), message=failure.message)
+        if failure.cause is Cause.STOPPED:  # perhaps told before this process was
+            self._stopping.ask()
+        if failure.cause is Cause.STOPPED or (work.budget.allows(failure.cause) and self._stopping.asked):
+            self._release(work)
+            self._move(work, "stopped", detail=failure.message)
+            return
         if work.budget.allows(failure.cause):
             work.budget = work.budget.after(failure.cause)
             work.state = "waiting"
@@ -339,33 +390,3 @@ class Engine:
         if work.produced is None:
             return work.result(None)
         return work.result(layout.artifact_folder(work.produced.store, work.step_name, work.fingerprint))
-
-    def _left_behind(self, work: Work, attempt: str) -> Failure | None:
-        """Return the failure that an attempt wrote down before it ended its own process."""
-        folder = self._store.attempt_folder(work.step_name, work.fingerprint, attempt)
-        try:
-            record = json.loads(fs.read(fs.join(folder, "result.json")))["failure"]
-            return Failure(**{**record, "cause": Cause(record["cause"])}) if record else None
-        except (fs.NotFound, ValueError, KeyError, TypeError, RecursionError):
-            return None
-
-
-def _without_report(work: Work, ended: Ended) -> Failure:
-    """Return the failure of an attempt whose worker left no report."""
-    assert ended.cause is not None
-    tries = f"attempt {work.attempts} of {work.budget.retries + 1}"
-    return lost(
-        ended.cause,
-        f"{ended.message} ({tries})",
-        where=f"step {work.name}",
-        hint="run the same command again to continue; .on(memory=...) asks for more, .on(retries=...) forgives more",
-    )
-
-
-def _vanished(work: Work) -> Failure:
-    return lost(
-        Cause.EXCEPTION,
-        "the artifact was committed and is gone already",
-        where=f"step {work.name}",
-        hint="see who deletes from the store while a run goes on",
-    )

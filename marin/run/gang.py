@@ -1,61 +1,36 @@
 """A gang: ranks that start and die together, re-formed after a loss within its budget.
 
-The policy only, as a loop over a `Formation` (one forming of the gang on some backend): who is to blame, who is
-suspected of hanging, whether to form again. It knows no Ray and no torch.
+The policy only, as a loop over a `Site` (where a gang is formed, on some backend): how wide it is, who is to blame,
+who is suspected of hanging, whether to form again. A wish to stop is seen here, and told to all ranks. It knows no Ray
+and no torch.
 """
 
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import IntEnum
 
-from marin.base.errors import StepError
+from marin.base.errors import Interrupted, StepError
 from marin.base.json import Json
+from marin.graph.resources import Resources
 from marin.run.failure import Failure, lost
 from marin.run.fence import Fence, verified_checkpoints
+from marin.run.formation import Formation, News, Site, hold
 from marin.run.order import GangOrder
 from marin.run.rank import RankEnd
-from marin.run.retry import Budget, Cause
+from marin.run.retry import RETRIED, Budget, Cause
+from marin.store import StopWatch
 
 SUSPECT_SECONDS = 60.0
 SUSPECT_STEPS = 20
 FIRST_STEP_SECONDS = 600.0
 GRACE_SECONDS = 3.0
+SILENT_SECONDS = 10.0
 HUNG_HINT = (
     "the stacks of all ranks are in rank-N.log of the attempt; the same command continues at the last checkpoint"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """What a poll of a formation brought: ranks that ended, and the last beat of each rank that answered."""
-
-    ends: tuple[RankEnd, ...] = ()
-    beats: tuple[tuple[int, str, int], ...] = ()
-    """(rank, phase, step)."""
-    alive: tuple[int, ...] = ()
-    """Ranks that answered since the last poll."""
-    stopping: bool = False
-    """Some rank was told to stop, by a signal."""
-
-
-class Formation(Protocol):
-    """One forming of a gang, with every rank running."""
-
-    def poll(self, timeout: float) -> News:
-        """Wait at most `timeout` seconds for news."""
-
-    def stop(self) -> None:
-        """Ask every rank to checkpoint and stop."""
-
-    def dump_stacks(self) -> None:
-        """Have every rank write the stacks of its threads to its log."""
-
-
-Form = Callable[[int], AbstractContextManager[Formation]]
 
 
 @dataclass
@@ -67,11 +42,14 @@ class Movement:
 
     floor: float = SUSPECT_SECONDS
     first: float = FIRST_STEP_SECONDS
+    last_step: int | None = None
+    """The highest step that any rank was seen at."""
     _last: dict[int, tuple[str, int, float]] = field(default_factory=dict)
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=200))
 
     def see(self, rank: int, phase: str, step: int, now: float) -> None:
         """Take in a beat."""
+        self.last_step = max(step, self.last_step or 0)
         before = self._last.get(rank)
         if before is None or before[:2] != (phase, step):
             if before is not None and step > before[1]:
@@ -88,46 +66,102 @@ class Movement:
         limit = self.first if median is None else max(self.floor, SUSPECT_STEPS * median)
         return sorted(rank for rank, (_, _, since) in self._last.items() if now - since > limit)
 
+    @property
+    def watched(self) -> list[int]:
+        """The ranks that have beaten and not ended."""
+        return sorted(self._last)
+
+    def furthest_behind(self) -> list[int]:
+        """Return the ranks at the lowest step, and of these the ones that stopped moving first."""
+        lowest = min(step for _, step, _ in self._last.values())
+        behind = {rank: since for rank, (_, step, since) in self._last.items() if step == lowest}
+        first = min(behind.values())
+        return sorted(rank for rank, since in behind.items() if since - first < 1.0)
+
+    def words(self, rank: int, now: float) -> str:
+        """Return where a rank has stood for how long."""
+        phase, step, since = self._last[rank]
+        return f"in `{phase}` at step {step} for {now - since:.0f} s"
+
+
+class Wish(IntEnum):
+    """Why all ranks are to checkpoint and end; the weightier one counts."""
+
+    NONE = 0
+    GROW = 1
+    PREEMPTED = 2
+    STOPPED = 3
+
 
 def run_gang(
     order: GangOrder,
-    form: Form,
+    site: Site,
     *,
     emit: Callable[..., None],
+    asked: Callable[[], bool] | None = None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> list[Json]:
     """Return the ranks' values by rank; form the gang anew after each loss that the budget forgives.
 
-    Raises StepError naming the rank to blame once the budget is spent, or at once for a user's exception.
+    A re-forming on fewer nodes, or on more, costs nothing of the budget. Raises StepError naming the rank to blame
+    once the budget is spent, or at once for a user's exception; Interrupted when the run is asked to stop.
     """
+    watch_store = StopWatch(order.identity.store, order.identity.run, clock=clock)
+    asked = asked or (lambda: watch_store.asked)
+    resources = order.resources
     fence = Fence(order.checkpoints)
-    budget = Budget(order.resources.retries)
+    budget = Budget(resources.retries)
     kept = verified_checkpoints(order.checkpoints)
+    width = hold(site, resources, emit=emit, asked=asked, clock=clock)
     while True:
         generation = fence.advance(order.identity)
-        emit("state", state="running", detail=f"forming a gang of {order.num_ranks}, generation {generation}")
-        with form(generation) as formation:
-            outcome = watch(formation, order.num_ranks, clock=clock)
+        num_ranks = width * resources.ranks_per_node
+        emit("state", state="running", detail=_forming(num_ranks, width, resources, generation))
+        with site.form(generation) as formation:
+            outcome = watch(formation, num_ranks, clock=clock, asked=asked)
         if not isinstance(outcome, Failure):
             return outcome
         emit("exit", cause=str(outcome.cause), message=outcome.message, generation=generation)
+        if outcome.cause is Cause.STOPPED:
+            raise Interrupted(outcome.message, where=outcome.where, hint=outcome.hint)
         now_kept = verified_checkpoints(order.checkpoints)
         if now_kept - kept:
             budget, kept = budget.renewed(), now_kept
+        elastic = resources.least_nodes < resources.nodes and outcome.cause in RETRIED
+        if not elastic and not budget.allows(outcome.cause):
+            raise _final(outcome, order)
+        before, width = width, hold(site, resources, emit=emit, asked=asked, clock=clock)
+        if width < before:  # its node is gone, and it goes on without: the cluster's doing, not a fault that repeats
+            continue
         if not budget.allows(outcome.cause):
-            raise StepError(outcome.message, where=outcome.where or f"step {order.identity.name}", hint=outcome.hint)
+            raise _final(outcome, order)
         budget = budget.after(outcome.cause)
         pause(budget.delay)
 
 
-def watch(formation: Formation, num_ranks: int, *, clock: Callable[[], float]) -> list[Json] | Failure:
+def _final(failure: Failure, order: GangOrder) -> StepError:
+    return StepError(failure.message, where=failure.where or f"step {order.identity.name}", hint=failure.hint)
+
+
+def _forming(num_ranks: int, width: int, resources: Resources, generation: int) -> str:
+    nodes = f" on {width} of {resources.nodes} nodes" if width < resources.nodes else ""
+    return f"forming a gang of {num_ranks}{nodes}, generation {generation}"
+
+
+def watch(
+    formation: Formation,
+    num_ranks: int,
+    *,
+    clock: Callable[[], float],
+    asked: Callable[[], bool] = lambda: False,
+) -> list[Json] | Failure:
     """Follow one formation to its end: the values of all ranks, or whom to blame."""
     ends: dict[int, RankEnd] = {}
     movement = Movement()
     answered = dict.fromkeys(range(num_ranks), clock())
     failed_at: float | None = None
-    told_to_stop = False
+    wish = Wish.NONE
     while len(ends) < num_ranks:
         news = formation.poll(1.0 if failed_at is None else 0.1)
         now = clock()
@@ -137,27 +171,61 @@ def watch(formation: Formation, num_ranks: int, *, clock: Callable[[], float]) -
         for end in news.ends:
             ends[end.rank] = end
             movement.forget(end.rank)
-        if news.stopping and not told_to_stop:
+        before, wish = wish, max(wish, _wish(news, asked))
+        if wish and not before:
             formation.stop()
-            told_to_stop = True
         if failed_at is None and any(end.failure for end in ends.values()):
             failed_at = now
         if failed_at is not None:
             silent = [rank for rank, at in answered.items() if rank not in ends and at <= failed_at]
             if not silent or now - failed_at > GRACE_SECONDS or _is_loss(ends.values()):
-                return blame(list(ends.values()), silent)
-        elif suspects := movement.suspects(now):
+                return blame(list(ends.values()), silent, formation.title)
+        elif movement.suspects(now):
             formation.dump_stacks()
-            names = ", ".join(str(rank) for rank in suspects)
-            return lost(Cause.HUNG, f"rank {names} of {num_ranks} does not move", where="", hint=HUNG_HINT)
+            return _hung(answered, movement, formation, now)
     if any(end.failure for end in ends.values()):
-        return blame(list(ends.values()), [])
-    if any(end.stopped for end in ends.values()):
-        return lost(Cause.PREEMPTED, "the ranks were asked to stop", where="", hint=HUNG_HINT)
+        return blame(list(ends.values()), [], formation.title)
+    if wish and any(end.stopped for end in ends.values()):
+        return _ended_by(wish, movement.last_step)
     return [ends[rank].value for rank in range(num_ranks)]
 
 
-def blame(ends: Sequence[RankEnd], silent: Sequence[int]) -> Failure:
+def _wish(news: News, asked: Callable[[], bool]) -> Wish:
+    if asked():
+        return Wish.STOPPED
+    # A rank that stops at once may have ended before it could report that it was told to.
+    if news.stopping or any(end.stopped for end in news.ends):
+        return Wish.PREEMPTED
+    return Wish.GROW if news.room else Wish.NONE
+
+
+def _ended_by(wish: Wish, step: int | None) -> Failure:
+    """Return how a gang ended whose ranks did as they were asked."""
+    at = "" if step is None else f" at step {step}"
+    match wish:
+        case Wish.STOPPED:
+            message = f"stopped; the same command continues{at}"
+            return lost(Cause.STOPPED, message, where="", hint="run the same command again to continue")
+        case Wish.GROW:
+            return lost(Cause.PREEMPTED, f"stopped{at} to go on with more nodes", where="", hint=HUNG_HINT)
+        case _:
+            return lost(Cause.PREEMPTED, f"a rank was told to end (SIGTERM); all stopped{at}", where="", hint=HUNG_HINT)
+
+
+def _hung(answered: Mapping[int, float], movement: Movement, formation: Formation, now: float) -> Failure:
+    """Name who hangs: ranks that give no sign of life, or else those that are furthest behind.
+
+    The ranks that wait for them in a collective stand still as long, and are suspected as soon.
+    """
+    silent = [rank for rank in movement.watched if now - answered[rank] > SILENT_SECONDS]
+    blamed = silent or movement.furthest_behind()
+    names = ", ".join(formation.title(rank) for rank in blamed[:4]) + (" and others" if len(blamed) > 4 else "")
+    one = len(blamed) == 1
+    what = ("gives" if one else "give") + " no sign of life" if silent else ("does" if one else "do") + " not move"
+    return lost(Cause.HUNG, f"{names} {what}: {movement.words(blamed[0], now)}", where="", hint=HUNG_HINT)
+
+
+def blame(ends: Sequence[RankEnd], silent: Sequence[int], title: Callable[[int], str]) -> Failure:
     """Return the root failure: a lost rank before an exception, then the earliest.
 
     The peers of a rank that dies raise within milliseconds, often before its death is seen; their exceptions are
@@ -166,7 +234,7 @@ def blame(ends: Sequence[RankEnd], silent: Sequence[int]) -> Failure:
     failures = [end.failure for end in sorted(ends, key=lambda end: end.at) if end.failure is not None]
     losses = [failure for failure in failures if failure.cause is not Cause.EXCEPTION]
     if silent and not losses:
-        return lost(Cause.LOST, f"rank {silent[0]} does not answer", where="", hint=HUNG_HINT)
+        return lost(Cause.LOST, f"{title(silent[0])} does not answer", where="", hint=HUNG_HINT)
     return (losses or failures)[0]
 
 

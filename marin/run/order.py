@@ -85,6 +85,8 @@ class ShardGroup:
     """Pickle of (step class, function, configuration)."""
     shards: tuple[tuple[str, Shard], ...]
     """(shard fingerprint, input shard)."""
+    elsewhere: bool = False
+    """Whether it must go to a worker that has not run these shards: they have failed on another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class ShardReport:
     fingerprint: str
     shard: Shard | None = None
     failure: Failure | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,11 @@ class GroupReport:
     """What came of a group; `cause` is set when its worker was lost, and `shards` are then empty."""
 
     shards: tuple[ShardReport, ...] = ()
+    """Fewer than the group has when the worker was told to stop."""
     printed: str = ""
+    worker: str = ""
+    """The host and process that ran it."""
+    stopped: bool = False
     cause: Cause | None = None
     message: str = ""
 

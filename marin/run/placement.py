@@ -24,6 +24,10 @@ class Demand:
 
     attempt: Bundle
     bundles: tuple[Bundle, ...]
+    asked: str = ""
+    """The bundles in words: `2 nodes with 8 GPUs each`."""
+    apart: bool = False
+    """Whether each bundle needs a node of its own."""
 
 
 def kind_of(step: Step[Any]) -> Kind:
@@ -48,7 +52,7 @@ def demand_of(step: Step[Any]) -> Demand:
     resources = step.placed.resources
     match kind_of(step):
         case "gang":
-            return Demand({"CPU": 0}, (rank_bundle(resources),) * resources.num_ranks)
+            return gang_demand(resources, resources.least_nodes)
         case "map":
             return Demand({"CPU": min(1.0, resources.cpus)}, (shard_bundle(resources),))
         case _:
@@ -60,9 +64,21 @@ def shard_bundle(resources: Resources) -> dict[str, float]:
     return _bundle(resources, gpus=resources.gpus)
 
 
-def rank_bundle(resources: Resources) -> dict[str, float]:
-    """Return what one rank asks for: its CPUs, and one GPU if the gang has any."""
-    return _bundle(resources, gpus=1 if resources.gpus else 0)
+def gang_demand(resources: Resources, nodes: int) -> Demand:
+    """Return what a gang asks for on so many nodes.
+
+    With devices, or over several nodes, it is one bundle a node that holds all of the node's ranks. Ranks on CPUs of
+    no said nodes are bundles of their own: together where there is room, otherwise not.
+    """
+    per_node = resources.ranks_per_node
+    rank = _bundle(resources, gpus=1 if resources.gpus else 0)
+    if resources.nodes == 1 and not resources.gpus:
+        asked = describe(rank) if per_node == 1 else f"{per_node} ranks of {describe(rank)} each"
+        return Demand({"CPU": 0}, (rank,) * per_node, asked)
+    node = {key: amount * per_node for key, amount in rank.items()}
+    ranks = f"{per_node} rank{'s' if per_node > 1 else ''} of {describe(rank)}{' each' if per_node > 1 else ''}"
+    asked = f"{ranks} on one node" if nodes == 1 else f"{nodes} nodes with {ranks}"
+    return Demand({"CPU": 0}, (node,) * nodes, asked, apart=True)
 
 
 def _bundle(resources: Resources, *, gpus: int) -> dict[str, float]:
@@ -72,19 +88,35 @@ def _bundle(resources: Resources, *, gpus: int) -> dict[str, float]:
 
 def check_fits(name: str, demand: Demand, nodes: Sequence[Bundle]) -> None:
     """Raise ClusterError, naming what each node has, if the demand can never be met."""
-    bundles = demand.bundles or (demand.attempt,)
     left = [dict(node) for node in nodes]
-    for bundle in bundles:
+    for bundle in demand.bundles or (demand.attempt,):
         room = next((node for node in left if all(node.get(key, 0) >= need for key, need in bundle.items())), None)
         if room is None:
-            asked = describe(bundle) if len(bundles) == 1 else f"{len(bundles)} ranks of {describe(bundle)} each"
+            asked = demand.asked or describe(bundle)
             raise ClusterError(
-                f"step {name} asks for {asked}; the cluster can never give that: it has {_inventory(nodes)}",
+                f"step {name} asks for {asked}; the cluster can never give that: it has {inventory(nodes)}",
                 where=f"step {name}",
-                hint="lower .on(cpus=, gpus=, memory=, ranks=), or use a larger cluster with --address",
+                hint="lower .on(cpus=, gpus=, memory=, ranks=, nodes=), or use a larger cluster with --address",
             )
+        if demand.apart:
+            left = [node for node in left if node is not room]
         for key, need in bundle.items():
             room[key] -= need
+
+
+def waiting_words(demand: Demand, free: Bundle, total: Bundle) -> str:
+    """Return why bundles are not placed yet: `waiting for 8 GPUs ...: cluster has 4 of 16 GPUs free`."""
+    wanted = {key: sum(bundle.get(key, 0) for bundle in demand.bundles) for key in ("CPU", "GPU", "memory")}
+    short = [key for key, need in wanted.items() if free.get(key, 0) < need]
+    if not short:
+        where = "not on that many nodes at once" if demand.apart else "not where whole ranks fit"
+        return f"waiting for {demand.asked}: that much is free, but {where}"
+    shown = ", ".join(f"{_amount(key, free)} of {describe({key: total.get(key, 0)})}" for key in short)
+    return f"waiting for {demand.asked}: cluster has {shown} free"
+
+
+def _amount(key: str, bundle: Bundle) -> str:
+    return format_size(int(bundle.get(key, 0))) if key == "memory" else f"{bundle.get(key, 0):g}"
 
 
 def describe(bundle: Bundle) -> str:
@@ -98,7 +130,8 @@ def describe(bundle: Bundle) -> str:
     return ", ".join(words) or "nothing"
 
 
-def _inventory(nodes: Sequence[Bundle]) -> str:
+def inventory(nodes: Sequence[Bundle]) -> str:
+    """Return what nodes have, in words: `2 nodes (4 CPUs; 4 CPUs, 1 GPU)`."""
     shown = [describe({key: node.get(key, 0) for key in ("CPU", "GPU", "memory")}) for node in nodes[:4]]
     more = f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
     return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} ({'; '.join(shown)}{more})"

@@ -13,9 +13,9 @@ from marin.graph.files import FileRef
 from marin.graph.nearest import Earlier
 from marin.graph.produced import Produced
 from marin.graph.recipe import Accepted
-from marin.store import Manifest, Store, survey
+from marin.store import Manifest, Store, bulk
 from marin.store.blessed import accepted, blessings
-from marin.store.former import former_of
+from marin.store.former_results import former_of
 from marin.store.layout import PREFIX_HEX
 
 _RUNS = 8
@@ -60,9 +60,9 @@ class StoreCatalogue:
         """Return earlier results of a step, the newest runs' first; read once for each step name."""
         if step_name not in self._earlier:
             known = dict.fromkeys(self._known(step_name))
-            manifests = survey.results(self._store, step_name, list(known)[:_EARLIER])
+            manifests = bulk.results(self._store, step_name, list(known)[:_EARLIER])
             manifests.sort(key=lambda each: each.finished, reverse=True)
-            recipes = survey.recipes(self._store, manifests)
+            recipes = bulk.recipes(self._store, manifests)
             entries = [(recipes[each.fingerprint], produced(each)) for each in manifests if each.fingerprint in recipes]
             self._earlier[step_name] = Earlier(entries)
         return self._earlier[step_name]
@@ -87,7 +87,7 @@ class StoreCatalogue:
 
     @functools.cache  # noqa: B019  a catalogue lives as long as its plan
     def _begun(self, step_name: str) -> frozenset[str]:
-        return frozenset(survey.prefixes(self._store, step_name))
+        return frozenset(bulk.prefixes(self._store, step_name))
 
     def definitions(self, step_name: str, fingerprint: str) -> Mapping[str, str]:
         """Return the definitions that made a result and their digests; empty when they were not kept."""

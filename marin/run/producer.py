@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from marin import fs
 from marin.base.json import dumps
-from marin.store import Producer, write_lock
+from marin.store import Producer, Submission, write_lock
 
 DISTRIBUTIONS = ("marin", "ray", "torch", "numpy", "pyarrow", "tokenizers")
 GIT_SECONDS = 5.0
@@ -60,6 +60,21 @@ def detailed(producer: Producer, store_url: str, *, hashed_bytes: int = HASHED_B
     dirty, diff = _difference(store_url, hashed_bytes) if producer.commit else (False, None)
     text = installed()
     return replace(producer, dirty=dirty, diff=diff, lock=write_lock(store_url, text))
+
+
+def submitted(here: Producer, submission: Submission | None) -> Producer:
+    """Return the producer of a run that was submitted: who sent it and the commit of the tree that was sent."""
+    if submission is None:
+        return here
+    sent = submission.producer
+    user, commit, diff = (sent.get(name) for name in ("user", "commit", "diff"))
+    return replace(
+        here,
+        user=str(user or here.user),
+        commit=str(commit) if commit else None,
+        dirty=bool(sent.get("dirty")),
+        diff=str(diff) if diff else None,
+    )
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from marin.run.log import copied, redirected
 from marin.run.order import GangOrder
 from marin.store import EventWriter
 
-RANK_HINT = "the same command continues at the last good checkpoint; the rank's log has the rest"
+RANK_HINT = "the same command continues at the last good checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,13 @@ class Seat:
     node_rank: int
     generation: int
     rendezvous: str
+    node: str = ""
+    """Its node in words."""
+
+    @property
+    def title(self) -> str:
+        """Which rank, of how many, where: `rank 1 of 16 on node 10.0.0.2`."""
+        return f"rank {self.rank} of {self.world_size}" + (f" on node {self.node}" if self.node else "")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -72,6 +79,7 @@ class RankMember:
         self._fence = fence
         self._hosted = hosted
         self._emit = emit
+        self._heard = False
 
     @property
     def rank(self) -> int:
@@ -99,7 +107,13 @@ class RankMember:
 
     @property
     def stopping(self) -> bool:
-        return self.stop.is_set()
+        self._heard = self._heard or self.stop.is_set()
+        return self._heard
+
+    @property
+    def heard(self) -> bool:
+        """Whether the function was told, when it asked, that it should stop."""
+        return self._heard
 
     def may_commit(self) -> bool:
         """Whether no later generation was formed."""
@@ -116,6 +130,11 @@ class RankMember:
     def progress(self, done: float, total: float, unit: str) -> None:
         """Say how far the step is."""
         self._emit("progress", done=done, total=total, unit=unit)
+
+
+def rank_hint(seat: Seat) -> str:
+    """Return where to look on after a rank has failed."""
+    return f"{seat.title}: its log is rank-{seat.rank}.log of the attempt; {RANK_HINT}"
 
 
 def run_rank(
@@ -139,16 +158,17 @@ def run_rank(
     log = (redirected if own_process else copied)(fs.join(order.folder, f"rank-{seat.rank}.log"))
     try:
         with log as text, _environment(seat.environment), _sigterm(member.stop):
-            emit("placement", pid=os.getpid(), host=socket.gethostname(), generation=seat.generation)
+            where = {"node": seat.node} if seat.node else {}
+            emit("placement", pid=os.getpid(), host=socket.gethostname(), generation=seat.generation, **where)
             writer.flush()
             started(member)
             try:
                 value = fn(member, **config)
-                return RankEnd(seat.rank, time.time(), value=value, stopped=member.stopping)
+                return RankEnd(seat.rank, time.time(), value=value, stopped=member.heard)
             except Exception as error:  # noqa: BLE001  the boundary: the other ranks must be told, whatever it is
-                failure = explain(error, hint=RANK_HINT)
+                failure = explain(error, hint=rank_hint(seat))
                 text.write(failure.text)
-                return RankEnd(seat.rank, time.time(), failure=failure, stopped=member.stopping)
+                return RankEnd(seat.rank, time.time(), failure=failure, stopped=member.heard)
     finally:
         writer.close()
 

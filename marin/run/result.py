@@ -2,8 +2,8 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from marin.base.json import Json
 
@@ -43,6 +43,16 @@ class RunResult:
     state: RunState
     store: str
     steps: tuple[StepResult, ...]
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "RunResult":  # Any: JSON
+        """Return what the record of a run that has ended says; steps without a result have no more than a state."""
+        known = {field.name for field in fields(StepResult)}
+        steps = tuple(
+            StepResult(**{name: value for name, value in step.items() if name in known and value is not None})
+            for step in record.get("steps") or ()
+        )
+        return cls(str(record.get("run")), record["state"], str(record.get("store")), steps)
 
     def step(self, name: str) -> StepResult:
         """Return the step called `name` in this run."""

@@ -1,7 +1,8 @@
 """The worker's side of a map: run a group of shards one after the other, commit each on its own.
 
 Invariant: a shard is committed the moment it is done, so that a worker's death costs at most the shard in hand; one
-shard's exception never stops the next. It knows no Ray.
+shard's exception never stops the next. A shard that takes long is spoken of while it runs. Once the run is asked to
+stop, the shard in hand is the last. It knows no Ray.
 """
 
 import contextlib
@@ -10,8 +11,12 @@ import io
 import json
 import os
 import socket
+import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -21,9 +26,11 @@ from marin.graph.files import Shard
 from marin.graph.recipe import shard_fingerprint
 from marin.run.failure import explain
 from marin.run.order import GroupReport, ShardGroup, ShardReport, unpack
-from marin.store import EventWriter, ShardCache, Store
+from marin.store import EventWriter, ShardCache, StopWatch, Store
 
 PRINTED_CHARS = 16_000
+LONG_SECONDS = 5.0
+"""A shard that runs for so long is spoken of; whoever shows it knows what is usual."""
 SHARD_HINT = "run the same command again once it is mended: the other shards are kept"
 
 
@@ -34,20 +41,30 @@ def run_group(group: ShardGroup) -> GroupReport:
     cache = Store.open(identity.store, write=True).shards
     writer = EventWriter(identity.store, identity.run, f"{identity.attempt}-{uuid.uuid4().hex[:8]}")
     printed = io.StringIO()
+    reports: list[ShardReport] = []
+    stop = StopWatch(identity.store, identity.run)
+    host, pid = socket.gethostname(), os.getpid()
+
+    def emit(kind: str, **fields: Any) -> None:  # Any: JSON of the event
+        writer.emit(kind, **identity.event_fields, host=host, **fields)
+
     try:
-        names = [shard.name for _, shard in group.shards]
-        place = {"pid": os.getpid(), "host": socket.gethostname(), "shard": names[0], "shards": len(names)}
-        writer.emit("placement", **identity.event_fields, **place)
+        emit("placement", pid=pid, shard=group.shards[0][1].name, shards=len(group.shards))
         _check_code(group, step_class, fn, config)
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), _in_hand(emit) as take:
             call = partial(fn, **config)
             wants_output = "output" in inspect.signature(fn).parameters
-            reports = [
-                _run_shard(call, wants_output, (key, shard), cache, identity.attempt) for key, shard in group.shards
-            ]
+            for key, shard in group.shards:
+                if stop.asked:
+                    break
+                with take(shard.name) as took:
+                    report = _run_shard(call, wants_output, (key, shard), cache, identity.attempt)
+                reports.append(replace(report, seconds=took()))
     finally:
         writer.close()
-    return GroupReport(tuple(reports), printed.getvalue()[-PRINTED_CHARS:])
+    is_stopped = len(reports) < len(group.shards)
+    text = printed.getvalue()[-PRINTED_CHARS:]
+    return GroupReport(tuple(reports), text, worker=f"{host}, process {pid}", stopped=is_stopped)
 
 
 def _run_shard(
@@ -61,6 +78,48 @@ def _run_shard(
     except Exception as error:  # noqa: BLE001  the boundary: user code may raise anything, and the map goes on
         return ShardReport(fingerprint, failure=explain(error, hint=SHARD_HINT))
     return ShardReport(fingerprint, shard=committed)
+
+
+@contextlib.contextmanager
+def _in_hand(emit: Callable[..., None]) -> Iterator["_Hand"]:
+    """Give what notes the shard in hand; events say which takes long, and when it has ended."""
+    hand = _Hand(emit)
+    thread = threading.Thread(target=hand.watch, name="shards", daemon=True)
+    thread.start()
+    try:
+        yield hand
+    finally:
+        hand.ended.set()
+        thread.join()
+
+
+class _Hand:
+    """The shard that is run now. One thread watches a whole group: a shard may take a millisecond."""
+
+    def __init__(self, emit: Callable[..., None]) -> None:
+        self.ended = threading.Event()
+        self._emit = emit
+        self._held: tuple[str, float, str] | None = None
+        self._spoken: str | None = None
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[Callable[[], float]]:
+        began = time.monotonic()
+        self._held = name, began, datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            yield lambda: time.monotonic() - began
+        finally:
+            self._held = None
+            if self._spoken == name:
+                self._emit("shard", shard=name, ended=True)
+
+    def watch(self) -> None:
+        """Speak once of each shard that takes long."""
+        while not self.ended.wait(LONG_SECONDS / 5):
+            held = self._held
+            if held is not None and held[0] != self._spoken and time.monotonic() - held[1] >= LONG_SECONDS:
+                self._spoken = held[0]
+                self._emit("shard", shard=held[0], since=held[2])
 
 
 def _as_json(value: object, shard: Shard) -> Json:

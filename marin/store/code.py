@@ -4,19 +4,15 @@ Invariant: it is text for people; nothing in a store is executed. The definition
 Whole modules hold more than counts, so one digest stands for many texts of them: each result names its own set.
 """
 
-import hashlib
-import logging
 from collections.abc import Mapping
 
 from marin import fs
 from marin.base.json import Json, dumps
 from marin.store import layout, records
-
-log = logging.getLogger(__name__)
+from marin.store.texts import digest_of, keep_text, kept_texts
 
 KIND = "code"
 MODULES_KIND = "modules"
-_EMPTY = hashlib.sha256(b"").hexdigest()
 
 
 def write_definitions(store_url: str, digest: str, definitions: Mapping[str, str]) -> None:
@@ -29,14 +25,12 @@ def write_definitions(store_url: str, digest: str, definitions: Mapping[str, str
 
 def write_modules(store_url: str, modules: Mapping[str, str]) -> str:
     """Store each module's text and their set, once; return the digest of the set."""
-    named: dict[str, Json] = {name: _digest(text) for name, text in modules.items()}
-    digest = hashlib.sha256(dumps(named).encode("utf-8", "surrogatepass")).hexdigest()
+    named: dict[str, Json] = {name: digest_of(text) for name, text in modules.items()}
+    digest = digest_of(dumps(named))
     url = _set_url(store_url, digest)
     if not fs.exists(url):
         for text in modules.values():
-            module = _module_url(store_url, _digest(text))
-            if text and not fs.exists(module):
-                fs.create(module, text.encode("utf-8", "surrogatepass"))
+            keep_text(_module_url(store_url, digest_of(text)), text)
         fs.create(url, records.encode(MODULES_KIND, {"digest": digest, "modules": named}))
     return digest
 
@@ -52,25 +46,9 @@ def read_modules(store_url: str, digest: str) -> Mapping[str, str] | None:
     record = records.load(_set_url(store_url, digest), MODULES_KIND)
     if record is None or record["digest"] != digest:
         return None
-    texts = {name: _module(_module_url(store_url, named), named) for name, named in record["modules"].items()}
-    return {name: text for name, text in texts.items() if text is not None}
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _module(url: str, digest: str) -> str | None:
-    if digest == _EMPTY:
-        return ""
-    try:
-        data = fs.read(url)
-    except fs.NotFound:
-        return None
-    if hashlib.sha256(data).hexdigest() != digest:
-        log.warning("%s does not have the digest in its name; it is passed over", url)
-        return None
-    return data.decode("utf-8", "surrogatepass")
+    urls = {name: _module_url(store_url, text_digest) for name, text_digest in record["modules"].items()}
+    texts = kept_texts({urls[name]: text_digest for name, text_digest in record["modules"].items()})
+    return {name: texts[url] for name, url in urls.items() if url in texts}
 
 
 def _record_url(store_url: str, digest: str) -> str:

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,15 +16,18 @@ from marin import fs
 from marin.base.errors import StoreError
 from marin.base.json import dumps
 from marin.store import layout
-from marin.store.presence import THREADS
 
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 1.0
+SOON_SECONDS = 0.05
 
-_TEXTS = ("time", "kind", "step", "name", "fingerprint", "attempt", "state", "detail", "unit", "line")
+_TEXTS = (
+    *("time", "kind", "step", "name", "fingerprint", "attempt"),
+    *("state", "detail", "unit", "line", "shard", "host", "since"),
+)
 _COUNTS = ("reused", "computed", "rank")
-_NUMBERS = ("done", "total")
+_NUMBERS = ("done", "total", "usual")
 
 Event = dict[str, Any]  # Any: JSON
 
@@ -59,6 +62,8 @@ class EventWriter:
         self.flush()
 
     def _flush_on(self) -> None:
+        # Soon, so that where a worker runs is known before it can die; not at once: a short one needs one object only.
+        self._ended.wait(min(SOON_SECONDS, self._interval))
         self.flush()
         while not self._ended.wait(self._interval):
             self.flush()
@@ -70,13 +75,26 @@ class EventWriter:
             if not lines:
                 return
             self._number += 1
-            url = fs.join(self._folder, f"{self._writer}-{self._number:06d}.jsonl")
+            url = fs.join(self._folder, _file_name(self._writer, self._number))
         try:
             fs.replace(url, "".join(lines).encode("utf-8", "replace"))
         except (StoreError, OSError) as error:
             log.warning("events could not be stored (%s); trying again", error)
             with self._lock:
                 self._lines = lines + self._lines
+
+
+def begun(store_url: str, run: str, writers: Sequence[str]) -> set[str]:
+    """Return those writers that have stored an event."""
+    folder = fs.join(layout.run_folder(store_url, run), "events")
+    first = {fs.join(folder, _file_name(writer, 1)): writer for writer in writers}
+    return {first[url] for url in fs.exists_many(first)}
+
+
+def any_begun_under(store_url: str, run: str, writer: str) -> bool:
+    """Whether a writer that is named after `writer`, with something behind its name, has stored an event."""
+    names = fs.list_folder(fs.join(layout.run_folder(store_url, run), "events"))
+    return any(name.startswith(f"{writer}-") and name.count("-") > writer.count("-") + 1 for name in names)
 
 
 class EventReader:
@@ -92,11 +110,14 @@ class EventReader:
         names = [name for name in listed if name.endswith(".jsonl") and name[0] != "." and name not in self._read]
         if not names:
             return []
-        with ThreadPoolExecutor(THREADS) as pool:
-            stored = list(pool.map(lambda name: fs.read(fs.join(self._folder, name)), names))
+        stored = fs.read_many(fs.join(self._folder, name) for name in names)
         self._read.update(names)  # not before: a poll that the storage refused is asked again
-        events = [event for name, data in zip(names, stored, strict=True) for event in _parsed(data, name)]
+        events = [event for url, data in stored.items() for event in _parsed(data, url.rpartition("/")[2])]
         return sorted(events, key=lambda event: str(event.get("time", "")))
+
+
+def _file_name(writer: str, number: int) -> str:
+    return f"{writer}-{number:06d}.jsonl"
 
 
 def _line(event: Event) -> str:

@@ -1,37 +1,20 @@
-"""Locks: the lists of distributions that were installed when artifacts were made, each kept once in a store.
-
-Invariant: a list lies under its own digest and is never replaced; one whose bytes do not match it is not believed.
-"""
-
-import hashlib
-import logging
+"""Locks: the lists of distributions that were installed when artifacts were made, each kept once in a store."""
 
 from marin import fs
 from marin.store import layout
-
-log = logging.getLogger(__name__)
+from marin.store.texts import digest_of, keep_text, kept_text
 
 
 def write_lock(store_url: str, text: str) -> str:
     """Keep a list and return its digest."""
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    url = _url(store_url, digest)
-    if not fs.exists(url):
-        fs.create(url, text.encode() or b"\n")  # records are never empty
+    digest = digest_of(text)
+    keep_text(_url(store_url, digest), text)
     return digest
 
 
 def read_lock(store_url: str, digest: str) -> str | None:
     """Return the list of a digest; None when it was not kept."""
-    url = _url(store_url, digest)
-    try:
-        data = fs.read(url)
-    except fs.NotFound:
-        return None
-    if hashlib.sha256(data).hexdigest() != digest:
-        log.warning("%s does not have the digest in its name; it is passed over", url)
-        return None
-    return data.decode()
+    return kept_text(_url(store_url, digest), digest)
 
 
 def _url(store_url: str, digest: str) -> str:

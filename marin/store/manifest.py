@@ -97,6 +97,11 @@ class Manifest:
         """Bytes of all files together."""
         return sum(file.size for file in self.all_files)
 
+    @property
+    def moment(self) -> tuple[str, str]:
+        """When it was made, to sort by: times are whole seconds, and ids of runs tell those of one second apart."""
+        return self.finished, self.run
+
     def encode(self) -> bytes:
         """Return the record to store."""
         plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "root"}

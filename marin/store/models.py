@@ -135,6 +135,7 @@ MODELS: Mapping[str, Model] = {
             "target": Field(TEXT, "the pipeline, as typed", optional=True),
             "options": Field(LIST, "its options, as typed", optional=True),
             "arguments": Field(LIST, "the verb's own options", optional=True),
+            "error": Field(OBJECT, "what ended it as a whole: `type`, `message`, `where`, `hint`", optional=True),
         },
     ),
     "heartbeat": Model(
@@ -143,12 +144,26 @@ MODELS: Mapping[str, Model] = {
         {"beat": Field(INTEGER, "counts up"), "process": Field(OBJECT, _PROCESS)},
     ),
     "stop": Model(
-        "runs/RUN/stop.json",
-        "That somebody asked the run to stop; its processes watch for it. Create-only.",
+        "runs/RUN/stop.json or stop-now.json",
+        "That somebody asked the run to stop, or to stop at once; its processes watch for it. Create-only.",
         {
             "run": Field(TEXT, "the run's id"),
             "user": Field(TEXT, "who asked"),
             "asked": Field(TEXT, _AT),
+        },
+    ),
+    "submission": Model(
+        "runs/RUN/submission.json",
+        "That the run was sent to a cluster as a Ray job; written before, and looked for by its driver. Create-only.",
+        {
+            "run": Field(TEXT, "the run's id"),
+            "ray_job": Field(TEXT, "the id of the Ray job"),
+            "address": Field(TEXT, "where it was sent"),
+            "at": Field(TEXT, _AT),
+            "target": Field(TEXT, "the pipeline, as typed"),
+            "options": Field(LIST, "its options, as typed", optional=True),
+            "arguments": Field(LIST, "the verb's own options", optional=True),
+            "producer": Field(OBJECT, "who sent it, and from which commit", optional=True),
         },
     ),
     "pin": Model(

@@ -4,6 +4,7 @@ Certain only where it can be: on the same boot of the same machine, in the same 
 waiter watches the heartbeat.
 """
 
+import functools
 import os
 import socket
 from collections.abc import Mapping
@@ -15,7 +16,11 @@ from marin.base.json import Json
 
 def this_process() -> dict[str, Json]:
     """Return what identifies the running process among all that ever ran."""
-    pid = os.getpid()
+    return dict(_identified(os.getpid()))
+
+
+@functools.cache  # by process: after a fork it is another one
+def _identified(pid: int) -> Mapping[str, Json]:
     seen = _seen(pid)
     return {"host": socket.gethostname(), "machine": _machine(), "pid": pid, "started": seen and seen.started}
 

@@ -14,6 +14,8 @@ from marin.store.manifest import placed_shard, read_shard, shard_digest, shard_r
 from marin.store.presence import present, present_each
 
 KIND = "shard"
+AT_ONCE = 8192
+"""Shards that are looked up together: enough to keep every connection busy, few enough to hold."""
 
 
 class ShardCache:
@@ -60,12 +62,13 @@ class ShardCache:
 
 
 def _get_many(root: str, fingerprints: Sequence[str]) -> dict[str, Shard]:
-    urls = {fingerprint: _record(root, fingerprint) for fingerprint in fingerprints}
-    read = fs.read_many(urls.values())
-    decoded = {key: _decoded(read[url], key, root) for key, url in urls.items() if url in read}
-    found = {key: shard for key, shard in decoded.items() if shard is not None}
-    there = present_each([shard.files for shard in found.values()])
-    return {key: shard for (key, shard), is_there in zip(found.items(), there, strict=True) if is_there}
+    found: dict[str, Shard] = {}
+    for start in range(0, len(fingerprints), AT_ONCE):
+        urls = {_record(root, fingerprint): fingerprint for fingerprint in fingerprints[start : start + AT_ONCE]}
+        decoded = fs.decode_many(urls, lambda url, data: _decoded(data, urls[url], root))  # noqa: B023  used here only
+        there = present_each([shard.files for shard in decoded.values()])
+        found |= {urls[url]: shard for (url, shard), is_there in zip(decoded.items(), there, strict=True) if is_there}
+    return found
 
 
 def _decoded(data: bytes, fingerprint: str, root: str) -> Shard | None:

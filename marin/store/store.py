@@ -7,7 +7,6 @@ that a record names lies below the root of the record's own store.
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, Self
 
 from marin import fs
@@ -15,9 +14,9 @@ from marin.base.errors import StoreError
 from marin.base.json import Json, pretty
 from marin.graph.files import Contents, FileRef
 from marin.store import layout, manifest, records
-from marin.store.former import record_replaced
+from marin.store.former_results import record_replaced
 from marin.store.manifest import Manifest, manifest_contents, placed
-from marin.store.presence import THREADS, present, present_each
+from marin.store.presence import present, present_each
 from marin.store.shards import ShardCache
 from marin.store.unlisted import peek, recall
 
@@ -141,14 +140,10 @@ class Store:
     def manifests(self, step: str | None = None) -> list[Manifest]:
         """Return all that is committed, of one step or of all, newest first."""
         steps = [step] if step else fs.list_folder(layout.steps_folder(self.url))
-        urls = [
-            fs.join(layout.steps_folder(self.url), name, prefix, "manifest.json")
-            for name in steps
-            for prefix in fs.list_folder(fs.join(layout.steps_folder(self.url), name))
-        ]
-        with ThreadPoolExecutor(THREADS) as pool:
-            found = [each for each in pool.map(_load, urls) if each is not None]
-        return sorted(found, key=lambda each: each.finished, reverse=True)
+        folders = fs.list_folders(fs.join(layout.steps_folder(self.url), name) for name in steps)
+        urls = [fs.join(folder, prefix, "manifest.json") for folder, found in folders.items() for prefix in found]
+        committed = fs.decode_many(urls, lambda url, data: manifest.decode(data, where=url, root=self.url))
+        return sorted(committed.values(), key=lambda each: each.moment, reverse=True)
 
     def recipe(self, step: str, fingerprint: str) -> Json:
         """Return the recipe that a fingerprint was computed from; None when it is not there."""
@@ -244,13 +239,6 @@ def _is_of(found: Manifest, key: tuple[str, str], url: str) -> bool:
         return True
     log.warning("%s is of another result, %s %s; it is passed over", url, found.step, found.fingerprint)
     return False
-
-
-def _load(url: str) -> Manifest | None:
-    try:
-        return manifest.decode(fs.read(url), where=url)
-    except fs.NotFound:
-        return None
 
 
 def _upstream(url: str) -> Store:

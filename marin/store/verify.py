@@ -14,7 +14,7 @@ from marin.base.errors import StoreError
 from marin.fs.aged import Aged, list_aged
 from marin.graph.files import FileRef
 from marin.store import manifest, pins, records, shards
-from marin.store.inventory import decode_shard, is_at_home
+from marin.store.gc.inventory import decode_shard, is_at_home
 from marin.store.manifest import Manifest
 from marin.store.presence import THREADS
 from marin.store.store import Store
@@ -151,9 +151,8 @@ def _sizes(root: str, believed: Iterable[_Record], *, everything: bool) -> Mappi
         folders = {"artifacts", "shards"}
     else:
         folders = {"/".join(file.url.split("/")[:3]) for record in believed for file in record.files}
-    with ThreadPoolExecutor(THREADS) as pool:
-        listed = zip(folders, pool.map(lambda folder: list_aged(fs.join(root, folder)), folders), strict=True)
-        return {f"{folder}/{file.path}": file.size for folder, files in listed for file in files}
+    listed = fs.ask_each(list_aged, (fs.join(root, folder) for folder in folders))
+    return {file.url[len(root) + 1 :]: file.size for files in listed.values() for file in files}
 
 
 def _size_problem(file: FileRef, size: int | None) -> str | None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from marin import fs
@@ -19,21 +19,47 @@ _SHOWN = 10
 
 
 def artifact_url(store: Store, manifest: Manifest) -> str:
-    """Return the folder of an artifact."""
-    return store.artifact_folder(manifest.step, manifest.fingerprint)
+    """Return the folder of an artifact, in the store that holds it."""
+    return store.artifact_url(manifest)
 
 
 def find_artifacts(store: Store, text: str) -> list[Manifest]:
-    """Return the artifacts that `text` names, newest first; ConfigurationError with a near name when there is none."""
-    manifests = store.manifests()
+    """Return the artifacts that `text` names, newest first; ConfigurationError with a near name when there is none.
+
+    A store that is read from is asked for what the one before it has nothing of.
+    """
+    known: set[str] = set()
+    for each in (store, *store.upstreams):
+        manifests = each.manifests()
+        if found := _called(each, manifests, text):
+            return found
+        known |= {manifest.step for manifest in manifests}
+    raise _nothing_called(text, store, known)
+
+
+def list_artifacts(store: Store, text: str | None = None) -> list[Manifest]:
+    """Return what the store and those it reads from hold, newest first; with `text`, as much as it names anywhere."""
+    found: dict[tuple[str, str], Manifest] = {}
+    known: set[str] = set()
+    for each in (store, *store.upstreams):
+        manifests = each.manifests()
+        known |= {manifest.step for manifest in manifests}
+        for manifest in manifests if text is None else _called(each, manifests, text):
+            found.setdefault((manifest.step, manifest.fingerprint), manifest)
+    if text is not None and not found:
+        raise _nothing_called(text, store, known)
+    return sorted(found.values(), key=lambda each: each.moment, reverse=True)
+
+
+def _called(store: Store, manifests: Sequence[Manifest], text: str) -> list[Manifest]:
     found = [manifest for manifest in manifests if is_called(store, manifest, text)]
-    found = found or _pinned_as(store, manifests, text)
-    found = found or _named_in_a_run(store, manifests, text)
-    if not found:
-        known = sorted({manifest.step for manifest in manifests})
-        hint = did_you_mean(text, known) or (f"there are {', '.join(known)}" if known else "the store is empty")
-        raise ConfigurationError(f"the store has nothing called {text!r}", where=store.url, hint=hint)
-    return found
+    return found or _pinned_as(store, manifests, text) or _named_in_a_run(store, manifests, text)
+
+
+def _nothing_called(text: str, store: Store, known: Iterable[str]) -> ConfigurationError:
+    names = sorted(known)
+    hint = did_you_mean(text, names) or (f"there are {', '.join(names)}" if names else "the store is empty")
+    return ConfigurationError(f"the store has nothing called {text!r}", where=store.url, hint=hint)
 
 
 def is_called(store: Store, manifest: Manifest, text: str) -> bool:
@@ -122,7 +148,7 @@ def describe(store: Store, manifest: Manifest) -> dict[str, Any]:
         "parents": [dataclasses.asdict(parent) for parent in manifest.parents],
         "pinned": [
             dataclasses.asdict(pin)
-            for pin in pins(store.url)
+            for pin in pins(manifest.root or store.url)
             if (pin.step, pin.fingerprint) == (manifest.step, manifest.fingerprint)
         ],
         "blessed": [each._asdict() for each in blessings(store.url, manifest.step) if each.before == manifest.source],

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from marin.base.units import format_seconds
+
 Event = Mapping[str, Any]  # Any: JSON
 
+UNUSUAL = 3.0
+"""A shard is worth a word once it runs for so many medians."""
 ENDED = ("cached", "done", "failed", "blocked", "stopped")
 
 
@@ -28,6 +32,10 @@ class StepRow:
     """Units done and time of this attempt's first progress: what an earlier one left is no speed of this one."""
     latest: str = ""
     shards: dict[str, int] = field(default_factory=dict)
+    usual: float = 0
+    """What half of the shards take, in seconds; 0 while that is not known."""
+    long: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Shards that run for long now: host and start of each, by name."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The last number of each name."""
     attempt: str = ""
@@ -59,13 +67,25 @@ class StepRow:
         """How long the rest takes at this rate; None while that is not known."""
         return (self.total - self.done) / self.rate if self.state == "running" and self.rate else None
 
+    def slowest(self, now: str) -> str:
+        """Return in words which shard runs longest, if that is far more than usual; else nothing."""
+        if self.state != "running" or not self.long or not self.usual:
+            return ""
+        name, (host, since) = min(self.long.items(), key=lambda item: item[1][1])
+        seconds = _between(since, now)
+        if seconds <= UNUSUAL * self.usual:
+            return ""
+        more = sum(_between(began, now) > UNUSUAL * self.usual for _, began in self.long.values()) - 1
+        others = f" ({more} more run long)" if more else ""
+        return f"slowest: {name} on {host}, {format_seconds(seconds)}; median {format_seconds(self.usual)}{others}"
+
     def to_json(self, now: str) -> dict[str, Any]:
         """Return the object that `marin status --json` shows."""
         return {
             "name": self.name,
             "step": self.step,
             "state": self.state,
-            "detail": self.detail,
+            "detail": self.detail or self.slowest(now),
             "progress": {"done": self.done, "total": self.total, "unit": self.unit},
             "shards": {"total": 0, "reused": 0, "computed": 0, **self.shards},
             "metrics": self.metrics,
@@ -109,9 +129,16 @@ def _apply(row: StepRow, event: Event) -> bool:
     if kind == "progress":
         row.done, row.total, row.unit = event.get("done", 0), event.get("total", 0), str(event.get("unit", ""))
         row.latest = str(event.get("time", ""))
+        row.usual = float(event.get("usual", row.usual))
         row.first = row.first if row.first[1] else (row.done, row.latest)
     elif kind == "shards":
         row.shards = {name: int(event.get(name, 0)) for name in ("total", "reused", "computed")}
+    elif kind == "exit" and "shard" in event:
+        row.long.pop(str(event["shard"]), None)  # its worker is gone
+    elif kind == "shard":
+        row.long.pop(str(event.get("shard")), None)
+        if not event.get("ended"):
+            row.long[str(event.get("shard"))] = (str(event.get("host", "")), str(event.get("since", "")))
     elif kind == "metric" and event.get("rank", 0) == 0:
         values = event.get("values") or {}
         row.metrics.update(values)
@@ -124,9 +151,11 @@ def _move(row: StepRow, event: Event) -> bool:
     state, detail = str(event.get("state", "")), str(event.get("detail", ""))
     if row.state in ENDED or (row.state, row.detail, row.attempt) == (state, detail, event.get("attempt", row.attempt)):
         return False
+    if event.get("pending") and event.get("attempt") == row.attempt:
+        return False  # said by the engine of an attempt that had begun meanwhile
     if state == "running":
         if event.get("attempt") != row.attempt:
-            row.attempts, row.first = row.attempts + 1, (0, "")
+            row.attempts, row.first, row.long = row.attempts + 1, (0, ""), {}
         row.attempt = str(event.get("attempt", row.attempt))
         row.started = row.started or str(event.get("time", ""))
     if state in ENDED:

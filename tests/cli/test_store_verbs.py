@@ -20,7 +20,7 @@ def test_ls_json_has_the_promised_keys_and_picks_a_step(marin, ran):
     (artifact,) = listed["artifacts"]
     assert set(artifact) == {
         *("step", "fingerprint", "digest", "type", "bytes", "artifact", "run", "user", "at"),
-        "pinned",
+        *("pinned", "name", "changes"),
     }
     assert artifact["bytes"] == 1000
 
@@ -56,6 +56,7 @@ def test_show_finds_an_artifact_by_step_name_fingerprint_path_and_name_in_a_run(
         "parents",
         "pinned",
         "blessed",
+        "others",
     }
     assert shown[0]["fingerprint"] == step["fingerprint"]
     assert shown[0]["metrics"]["tokens"] == 200_000
@@ -101,7 +102,8 @@ def test_logs_unknown_step_or_run_exits_with_two(marin, ran):
 
 def test_status_json_has_the_promised_keys(marin, ran):
     status = marin("status", "--json").json
-    assert set(status) == {"schema", "run", "state", "store", "steps"}
+    assert set(status) == {"schema", "run", "state", "store", "ray_job", "stop_asked", "steps"}
+    assert (status["ray_job"], status["stop_asked"]) == (None, None)
     assert status["state"] == "done"
     assert all(
         set(step) == {"name", "step", "state", "detail", "progress", "shards", "metrics", "attempts", "seconds"}
@@ -157,7 +159,7 @@ def test_status_run_whose_driver_was_killed_is_lost(marin, tmp_path):
 def test_doctor_healthy_machine_exits_with_zero(marin, tmp_path):
     done = marin("doctor", "--json")
     assert set(done.json) == {"schema", "checks", "ok"}
-    assert all(set(check) == {"name", "ok", "found", "hint"} for check in done.json["checks"])
+    assert all(set(check) == {"name", "ok", "state", "found", "hint", "node"} for check in done.json["checks"])
     assert {"python", "ray", "torch", "store", "disk", "devices"} <= {check["name"] for check in done.json["checks"]}
     assert done.code == (0 if done.json["ok"] else 3)
     assert not (tmp_path / "store").exists()

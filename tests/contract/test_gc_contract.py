@@ -5,8 +5,8 @@ from marin.graph.artifact import Sharded
 from marin.graph.files import Output
 from marin.run import api
 from marin.store import Store
-from marin.store.garbage import policy_of
-from marin.store.gc import collect, survey
+from marin.store.gc.collect import collect, survey
+from marin.store.gc.verdict import policy_of
 from marin.store.pins import pin, unpin
 from marin.store.verify import verify
 

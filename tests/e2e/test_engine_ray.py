@@ -133,6 +133,12 @@ def test_ray_gang_of_one_uses_all_its_cpus(steps, cluster, tmp_path):
     assert seat[2]["OMP_NUM_THREADS"] == "2"
 
 
+def test_ray_gang_whose_attempt_is_killed_gives_its_place_back(steps, cluster, tmp_path):
+    """Its ranks held every CPU: the next attempt could not form a gang beside what the lost one had reserved."""
+    result = _run([steps.Orphans(folder=str(tmp_path)).on(ranks=2)], tmp_path / "store", cluster)
+    assert (result.state, result.steps[0].attempts) == ("done", 2)
+
+
 def test_ray_gang_rank_killed_is_formed_again(steps, cluster, tmp_path):
     gang = steps.Gang(folder=str(tmp_path), victim=1).on(ranks=2)
     started = time.monotonic()

@@ -4,21 +4,26 @@ For tests and debuggers: exceptions stop in the user's own frames, prints reach 
 """
 
 import contextlib
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from marin.base.errors import ConfigurationError
+from marin.base.errors import ConfigurationError, Interrupted
 from marin.graph.context import Rendezvous
 from marin.graph.resources import Resources
 from marin.graph.step import Step
 from marin.run.attempt import execute
 from marin.run.backend import Ended
-from marin.run.gang import Form, Formation, News
+from marin.run.formation import Formation, News, Site
 from marin.run.order import GangOrder, GroupReport, Order, ShardGroup, unpack
-from marin.run.rank import Seat, run_rank
+from marin.run.preflight import Node
+from marin.run.rank import RankMember, Seat, run_rank
 from marin.run.shardpool import Pool
 from marin.run.shardwork import run_group
+from marin.store import StopWatch
+from marin.store.stop import LOOK_SECONDS
 
 
 class InlineBackend:
@@ -42,9 +47,21 @@ class InlineBackend:
                 hint='use backend="ray", or .on(ranks=1) without GPUs',
             )
 
+    def preflight(self, steps: Sequence[Step[Any]], store: str) -> list[str]:
+        """Nothing to compare: the only worker is this process."""
+        return []
+
+    def examine(self, store: str) -> list[Node]:
+        """There are no nodes."""
+        return []
+
     def submit(self, order: Order, step: Step[Any]) -> None:
         """Keep the order for the next `wait`."""
         self._orders.append((order, step))
+
+    def waiting(self, has_begun: Callable[[Sequence[str]], Container[str]]) -> Mapping[str, str]:
+        """No attempt waits for anything but this process."""
+        return {}
 
     def wait(self, timeout: float) -> list[Ended]:
         """Run the oldest order to its end, however long it takes."""
@@ -52,6 +69,10 @@ class InlineBackend:
             return []
         order, step = self._orders.popleft()
         return [Ended(order.identity.attempt, report=execute(order, lambda: step, InlineWorkers()))]
+
+    def end(self, attempt: str) -> None:
+        """Forget an attempt that has not begun."""
+        self._orders = deque(pair for pair in self._orders if pair[0].identity.attempt != attempt)
 
     def stop(self) -> None:
         """Forget what has not begun."""
@@ -70,9 +91,9 @@ class InlineWorkers:
         """Return a pool that runs each group when waited for."""
         return InlinePool()
 
-    def former(self, order: GangOrder, emit: Callable[..., None]) -> Form:
+    def site(self, order: GangOrder) -> AbstractContextManager[Site]:
         """Return what runs the one rank in this process."""
-        return lambda generation: _formed(order, generation)
+        return contextlib.nullcontext(InlineSite(order))
 
 
 class InlinePool:
@@ -92,37 +113,86 @@ class InlinePool:
         group = self._groups.popleft()
         return [(group, run_group(group))]
 
+    def why_waiting(self, seconds: float) -> str:
+        """No group waits for anything but this process."""
+        return ""
+
     def close(self) -> None:
         """Forget what has not begun."""
         self._groups.clear()
 
 
-@contextlib.contextmanager
-def _formed(order: GangOrder, generation: int) -> Iterator[Formation]:
-    fn, rendezvous, config = unpack(order.call)
-    hosted: Rendezvous = rendezvous()
-    seat = Seat(0, 1, local_rank=0, node_rank=0, generation=generation, rendezvous=hosted.address)
-    yield _OneRank(order, seat, (fn, config), hosted)
+class InlineSite:
+    """This process as the place of a gang of one: there is room, and no more."""
+
+    held = 1
+
+    def __init__(self, order: GangOrder) -> None:
+        self._order = order
+
+    def can_grow(self) -> bool:
+        """One process is all there is."""
+        return False
+
+    def reserve(self, nodes: int, timeout: float) -> bool:
+        """The process is here already."""
+        return True
+
+    def most(self) -> int:
+        """One."""
+        return 1
+
+    def lack(self, nodes: int) -> str:
+        """Nothing is ever waited for."""
+        return ""
+
+    @contextlib.contextmanager
+    def form(self, generation: int) -> Iterator[Formation]:
+        """Give the rank its seat; it runs once it is polled."""
+        fn, rendezvous, config = unpack(self._order.call)
+        hosted: Rendezvous = rendezvous()
+        seat = Seat(0, 1, local_rank=0, node_rank=0, generation=generation, rendezvous=hosted.address)
+        yield _OneRank(self._order, seat, (fn, config), hosted)
 
 
 class _OneRank:
-    """A formation whose only rank runs inside `poll`."""
+    """A formation whose only rank runs inside `poll`, while a thread watches whether the run is to stop."""
 
     def __init__(self, order: GangOrder, seat: Seat, call: tuple[Any, Any], hosted: Rendezvous) -> None:
         self._order, self._seat, self._call, self._hosted = order, seat, call, hosted
+        self._watch = StopWatch(order.identity.store, order.identity.run)
+        self._ended = threading.Event()
 
     def poll(self, timeout: float) -> News:
-        end = run_rank(
-            self._order,
-            self._seat,
-            call=self._call,
-            hosted=self._hosted,
-            own_process=False,
-            started=lambda member: None,
-        )
-        if end.stopped:  # the signal was meant for this process, not for a rank that could be re-formed
-            raise KeyboardInterrupt
+        def started(member: RankMember) -> None:
+            threading.Thread(target=self._pass_on, args=(member,), name="marin-stop", daemon=True).start()
+
+        try:
+            end = run_rank(
+                self._order,
+                self._seat,
+                call=self._call,
+                hosted=self._hosted,
+                own_process=False,
+                started=started,
+            )
+        finally:
+            self._ended.set()
+        if end.stopped and end.failure is None:
+            if self._watch.asked:
+                raise Interrupted("stopped", hint="the same command continues at the last checkpoint")
+            raise KeyboardInterrupt  # the signal was meant for this process, not for a rank that could be re-formed
         return News(ends=(end,), alive=(0,))
+
+    def _pass_on(self, member: RankMember) -> None:
+        """Tell the rank when the run is asked to stop; nobody else can while it runs."""
+        while not self._ended.wait(LOOK_SECONDS):
+            if self._watch.asked:
+                member.stop.set()
+                return
+
+    def title(self, rank: int) -> str:
+        return self._seat.title
 
     def stop(self) -> None:
         """The rank has ended by the time anyone could ask."""

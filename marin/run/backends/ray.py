@@ -5,12 +5,8 @@ longer than 20 s, and ends by its own handle what it has started itself. Each ru
 process holds the code of an earlier run.
 """
 
-import importlib.util
-import logging
 import os
-import socket
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -18,26 +14,35 @@ from ray import exceptions
 
 from marin.base.errors import ClusterError, ConfigurationError
 from marin.graph.step import Step
+from marin.run import machine
 from marin.run.backend import Ended
+from marin.run.backends.ray_connect import connect, embed
+from marin.run.backends.ray_placement import remove_groups
+from marin.run.backends.ray_preflight import alive_nodes, ask_nodes, cluster_grows
 from marin.run.backends.ray_worker import cause_of, options, run_attempt
 from marin.run.order import Order, pack
+from marin.run.pending import Pending, Room
 from marin.run.placement import Bundle, check_fits, demand_of
+from marin.run.preflight import Needs, Node, compare, gang_devices, limits, needs_of, refuse
+from marin.run.ray_settings import watchful
 
-PROBE_SECONDS = 5.0
-CONNECT_SECONDS = 10.0
-OBJECT_STORE_BYTES = 200 * 2**20
+REJOIN = "join the cluster again (`ray start --address=HOST:6379`), then "
 
 
 class RayBackend:
     """Attempts as Ray tasks. With no address it starts a cluster on this machine, which ends with this process."""
 
-    def __init__(self, address: str | None = None, *, num_cpus: int | None = None) -> None:
+    def __init__(self, address: str | None = None, *, num_cpus: int | None = None, tree: str | None = None) -> None:
         self._address = None if address in (None, "local") else address
+        self._tree = tree
         self._num_cpus = num_cpus
         self._environment: dict[str, Any] = {}
         self._owned = False
         self._nodes: list[Bundle] = []
+        self._grows: bool | None = None
         self._attempts: dict[Any, str] = {}
+        self._pending = Pending()
+        self._task = ray.remote(run_attempt)  # once: Ray pickles the function anew for each such call
 
     @property
     def width(self) -> int:
@@ -46,16 +51,15 @@ class RayBackend:
 
     def start(self, code_folders: Sequence[str], run: str) -> None:
         """Start or reach the cluster; a cluster that this process already uses is used again."""
-        variables = {"PYTHONPATH": os.pathsep.join(code_folders), "MARIN_RUN": run}
-        self._environment = {"env_vars": variables}
+        variables = {"MARIN_RUN": run, **watchful()}
+        self._environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(code_folders), **variables}}
         if not ray.is_initialized():
             if self._address is None:
-                self._embed()
+                embed(self._num_cpus, self._environment)
             else:
-                self._connect(self._address)
+                self._environment = connect(self._address, variables, code_folders, self._tree)
             self._owned = True
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        self._nodes = [node["Resources"] for node in nodes if node["Alive"]]
+        self._nodes = [node["Resources"] for node in alive_nodes()]
 
     def check(self, name: str, step: Step[Any]) -> None:
         """Raise if the cluster can never hold the step, or no worker could import it."""
@@ -65,16 +69,48 @@ class RayBackend:
                 where=f"step {name}",
                 hint="put the steps into a module and import them, or use `marin run FILE`",
             )
-        check_fits(name, demand_of(step), self._nodes)
+        try:
+            check_fits(name, demand_of(step), self._nodes)
+        except ClusterError:
+            if not self._may_grow():  # an autoscaler has kinds of nodes of which none is there now
+                raise
+
+    def preflight(self, steps: Sequence[Step[Any]], store: str) -> list[str]:
+        """Ask every node of a cluster; of a private one, look at this machine alone, at no cost."""
+        if self._address is None and len(self._nodes) == 1:
+            here = Node("this machine", machine.scarce(), self._nodes[0])
+            return refuse(list(limits(here, Needs(store, gangs_on=gang_devices(steps)))), 1)
+        needs = needs_of(steps, store)
+        nodes = ask_nodes(needs, self._environment)
+        return refuse(compare(machine.gather(needs.modules), nodes, needs), len(nodes))
+
+    def examine(self, store: str) -> list[Node]:
+        """Return what every node says of itself, for whoever wants to see it."""
+        return ask_nodes(Needs(store), self._environment)
 
     def submit(self, order: Order, step: Step[Any]) -> None:
         """Queue an attempt as one task, spread over the nodes."""
         chosen = options(demand_of(step).attempt, name=order.identity.name)
-        task = ray.remote(run_attempt).options(
+        task = self._task.options(
             **chosen, scheduling_strategy="SPREAD", runtime_env=self._environment, retry_exceptions=False
         )
         packed = pack(step, where=f"step {order.identity.name}")
         self._attempts[task.remote(order, packed)] = order.identity.attempt
+        self._pending.add(order.identity.attempt, demand_of(step).attempt)
+
+    def waiting(self, has_begun: Callable[[Sequence[str]], Container[str]]) -> Mapping[str, str]:
+        """Return what attempts wait for that have not begun for long."""
+        asked = self._pending.due()
+        if not asked:
+            return {}
+        begun = has_begun(asked)
+        self._pending.forget(attempt for attempt in asked if attempt in begun)
+        still = [attempt for attempt in asked if attempt not in begun]
+        if not still:
+            return {}
+        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        self._nodes = [node["Resources"] for node in alive_nodes()]
+        return self._pending.say(still, Room(free, self._nodes, grows=self._may_grow()))
 
     def wait(self, timeout: float) -> list[Ended]:
         """Return the attempts that ended."""
@@ -83,10 +119,20 @@ class RayBackend:
         ready, _ = ray.wait(list(self._attempts), timeout=timeout)
         return [self._ended(reference) for reference in ready]
 
+    def end(self, attempt: str) -> None:
+        """Kill one attempt; its shards and ranks end with it, as they belong to its process."""
+        for reference in [each for each, name in self._attempts.items() if name == attempt]:
+            ray.cancel(reference, force=True)
+            del self._attempts[reference]
+        self._pending.forget([attempt])
+        remove_groups(attempt)
+
     def stop(self) -> None:
-        """Kill every attempt; its shards and ranks end with it, as they belong to its process."""
+        """Kill every attempt."""
         for reference in self._attempts:
             ray.cancel(reference, force=True)
+        for attempt in self._attempts.values():
+            remove_groups(attempt)
         self._attempts.clear()
 
     def close(self) -> None:
@@ -98,76 +144,21 @@ class RayBackend:
 
     def _ended(self, reference: Any) -> Ended:  # Any: ray.ObjectRef
         attempt = self._attempts.pop(reference)
+        self._pending.forget([attempt])
         try:
             return Ended(attempt, report=ray.get(reference))
+        except exceptions.LocalRayletDiedError as error:  # no attempt's fault, and no other attempt can do better
+            raise ClusterError(
+                "Ray has ended on this machine, perhaps because the cluster gave it up while it was cut off",
+                where=self._address or "the embedded cluster",
+                hint=f"{REJOIN if self._address else ''}run the same command again: what is finished is kept",
+            ) from error
         except exceptions.RayError as error:
+            remove_groups(attempt)
             cause, message = cause_of(error)
             return Ended(attempt, cause=cause, message=message)
 
-    def _embed(self) -> None:
-        try:
-            ray.init(
-                address="local",
-                num_cpus=self._num_cpus,
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env=self._environment,
-            )
-        except (RuntimeError, OSError, ValueError, exceptions.RayError) as error:
-            raise ClusterError(
-                f"the embedded Ray cluster did not start: {error}",
-                where="this machine",
-                hint='look into /tmp/ray/session_latest/logs, or run without Ray: backend="inline"',
-            ) from error
-
-    def _connect(self, address: str) -> None:
-        probe(address)
-        failure: list[BaseException] = []
-
-        def connect() -> None:
-            try:
-                ray.init(
-                    address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=self._environment
-                )
-            except (RuntimeError, OSError, ValueError, exceptions.RayError) as error:
-                failure.append(error)
-
-        # Ray waits without limit for a server that accepts and does not answer; a thread can be left behind.
-        thread = threading.Thread(target=connect, name="ray-connect", daemon=True)
-        thread.start()
-        thread.join(CONNECT_SECONDS)
-        if thread.is_alive() or failure:
-            why = f": {str(failure[0]).strip().splitlines()[0]}" if failure else f" within {CONNECT_SECONDS:g} s"
-            raise ClusterError(
-                f"no Ray cluster answers at {address}{why}",
-                where=address,
-                hint="check `ray status --address HOST:6379` there, and that its Ray and Python versions are yours",
-            )
-
-
-def probe(address: str) -> None:
-    """Raise ClusterError unless something listens at `host:port` or `ray://host:port`."""
-    scheme, _, rest = address.rpartition("://")
-    host, _, port = rest.rpartition(":")
-    if not host or not port.isdigit() or scheme not in ("", "ray"):
-        raise ClusterError(
-            f"{address!r} is no address of a Ray cluster",
-            where=address,
-            hint='write "HOST:6379" or "ray://HOST:10001"; without an address a private cluster is started here',
-        )
-    if scheme == "ray" and importlib.util.find_spec("grpc") is None:
-        raise ClusterError(
-            "an address with ray:// needs Ray's client",
-            where=address,
-            hint='pip install "ray[client]", or give HOST:6379 from a machine of the cluster',
-        )
-    try:
-        socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
-    except OSError as error:
-        raise ClusterError(
-            f"nothing answers at {address}: {error}",
-            where=address,
-            hint="start the cluster (`ray start --head`), mend the address, or leave it out to run on this machine",
-        ) from error
+    def _may_grow(self) -> bool:
+        if self._grows is None:
+            self._grows = self._address is not None and cluster_grows()
+        return self._grows

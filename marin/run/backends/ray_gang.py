@@ -1,108 +1,85 @@
-"""Gangs on Ray: one raw actor a rank in a placement group, and a board that carries beats and commands.
+"""Gangs on Ray: one actor a node holds the node's room and starts a process for each rank there.
 
-A rank's function runs on its actor's main thread (signal handlers need it), so no other method of that actor can be
-called meanwhile: a thread of the rank reports to the board, and the attempt reads the board. No actor is detached or
-restarted by Ray, and none holds state that the store does not have.
+The actor (`NodeHost`) outlasts the forming of a gang, so that the next one starts from a warm fork server; a rank is
+new each time. Its methods return at once or within half a second, so it always answers, whatever its ranks do. No
+actor is detached or restarted by Ray, and none holds state that the store does not have.
 """
 
 import contextlib
-import faulthandler
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import ray
 from ray import exceptions
-from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from marin.graph.context import Rendezvous
-from marin.run.failure import Failure, explain, lost
-from marin.run.gang import Form, Formation, News
-from marin.run.order import GangOrder, unpack
-from marin.run.placement import Bundle, describe, rank_bundle
-from marin.run.rank import RANK_HINT, RankEnd, RankMember, Seat, run_rank
+from marin.run.backends.ray_placement import Reservation, Room, is_alive, lack, most_nodes
+from marin.run.communication import LOOPBACK
+from marin.run.failure import Failure, lost
+from marin.run.forkserver import Beat
+from marin.run.formation import Formation, News
+from marin.run.order import GangOrder
+from marin.run.placement import gang_demand
+from marin.run.rank import RANK_HINT, RankEnd, Seat
+from marin.run.rankhost import Bulletin, RankHost
 from marin.run.retry import Cause
 
-REPORT_SECONDS = 0.5
-DUMP_SECONDS = 4 * REPORT_SECONDS
-GONE_SECONDS = 5.0
+READY_SECONDS = 300.0
+ANSWER_SECONDS = 60.0
+GROW_SECONDS = 5.0
+DUMP_SECONDS = 2.0
+LATE_HINT = "look whether importing the gang's function takes that long there, and whether the node is healthy"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an actor found itself once it had imported its function."""
+class Ready:
+    """A host that has imported what its ranks run, and the devices that it holds for them."""
 
-    node: str
+    address: str
     gpus: tuple[str, ...]
-    pid: int
 
 
-class Board:
-    """Actor without resources: the last report of each rank, and the commands to all of them."""
-
-    def __init__(self) -> None:
-        self._reports: dict[int, tuple[tuple[str, int] | None, bool]] = {}
-        self._commands: list[str] = []
-
-    def report(self, rank: int, beaten: tuple[str, int] | None, stopping: bool, seen: int) -> list[str]:
-        """Note where a rank is; return the commands after the first `seen`."""
-        self._reports[rank] = (beaten, stopping)
-        return self._commands[seen:]
-
-    def take(self) -> dict[int, tuple[tuple[str, int] | None, bool]]:
-        """Return the reports since the last call."""
-        reports, self._reports = self._reports, {}
-        return reports
-
-    def command(self, name: str) -> None:
-        """Pass `stop` or `dump` to every rank at its next report."""
-        self._commands.append(name)
-
-
-class RankActor:
-    """Actor of one rank: imports the function, perhaps hosts the rendezvous, runs the function."""
+class NodeHost:
+    """Actor of one node: the ranks of a gang there."""
 
     def __init__(self, order: GangOrder) -> None:
-        self._order = order
-        self._hosted: Rendezvous | None = None
+        self._host = RankHost(order, _node_address())
+        self._host.start()
 
-    def ready(self) -> Place | Failure:
-        """Import what the gang runs; the barrier before ranks are handed out."""
-        try:
-            self._fn, self._rendezvous, self._config = unpack(self._order.call)
-        except Exception as error:  # noqa: BLE001  the boundary: importing user code may raise anything
-            return explain(error, hint=RANK_HINT)
-        gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
-        return Place(_node_address(), gpus, os.getpid())
+    def ready(self) -> Ready | Failure:
+        """Wait for the import; the barrier before ranks are started anywhere."""
+        failure = self._host.ready()
+        return failure or Ready(self._host.address, tuple(str(gpu) for gpu in ray.get_gpu_ids()))
 
-    def host(self) -> str | Failure:
-        """Open the rendezvous, keep it, and return its address; on rank 0 only."""
-        try:
-            hosted: Rendezvous = self._rendezvous()
-        except Exception as error:  # noqa: BLE001  the boundary, as in `ready`
-            return explain(error, hint=RANK_HINT)
-        self._hosted = hosted
-        return hosted.address
+    def fork(self, number: int) -> None:
+        """Start the processes of this node's ranks."""
+        self._host.fork(number)
 
-    def run(self, seat: Seat, node_gpus: tuple[str, ...], board: Any) -> RankEnd:  # Any: actor handle
-        """Run the function on the main thread while a thread reports to the board."""
-        if node_gpus:  # all of the node's ranks see all of its devices, so that LOCAL_RANK names one
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(node_gpus)
-        done = threading.Event()
+    def open(self) -> str | Failure:
+        """Have the first rank here open the rendezvous; return its address."""
+        return self._host.open()
 
-        def started(member: RankMember) -> None:
-            threading.Thread(target=_carry, args=(member, board, done), name="marin-beats", daemon=True).start()
+    def seat(self, seats: Sequence[Seat], alone: bool) -> None:
+        """Let the ranks run."""
+        self._host.seat(seats, alone=alone)
 
-        try:
-            call = (self._fn, self._config)
-            return run_rank(self._order, seat, call=call, hosted=self._hosted, own_process=True, started=started)
-        finally:
-            done.set()
+    def poll(self) -> Bulletin:
+        """Return what is new, within half a second."""
+        return self._host.poll()
+
+    def stop(self) -> None:
+        """Ask every rank to checkpoint and stop."""
+        self._host.stop()
+
+    def dump_stacks(self) -> None:
+        """Have every rank write its stacks to its log."""
+        self._host.dump_stacks()
+
+    def end(self) -> bool:
+        """Return once no rank is left here: whether others can be started."""
+        return self._host.end()
 
 
 def _node_address() -> str:
@@ -110,120 +87,187 @@ def _node_address() -> str:
     return address
 
 
-def _carry(member: RankMember, board: Any, done: threading.Event) -> None:  # Any: actor handle
-    """Report a rank to the board until it ends; obey what comes back."""
-    seen = 0
-    while not done.is_set():
-        try:
-            commands = ray.get(board.report.remote(member.rank, member.beaten, member.stopping, seen), timeout=10)
-        except (exceptions.RayError, TimeoutError):
-            return  # the board went with its node: the attempt sees that and ends this rank
-        seen += len(commands)
-        if "stop" in commands:
-            member.stop.set()
-        if "dump" in commands:
-            faulthandler.dump_traceback(file=2, all_threads=True)
-        done.wait(REPORT_SECONDS)
+@dataclass(frozen=True, slots=True)
+class Post:
+    """The host on one node, and the ranks that are its."""
+
+    room: Room
+    actor: Any  # actor handle
+    ranks: range
+    num_ranks: int
+
+    @property
+    def title(self) -> str:
+        """The ranks in words: `ranks 8-15 of 16 on node 10.0.0.2`."""
+        first, last = self.ranks[0], self.ranks[-1]
+        names = f"rank {first}" if first == last else f"ranks {first}-{last}"
+        return f"{names} of {self.num_ranks} on node {self.room.node}"
+
+    def seats(self, node_rank: int, generation: int, address: str) -> list[Seat]:
+        """Return the seats of its ranks."""
+        return [
+            Seat(rank, self.num_ranks, local_rank, node_rank, generation, address, self.room.node)
+            for local_rank, rank in enumerate(self.ranks)
+        ]
 
 
-def forming(order: GangOrder, emit: Callable[..., None]) -> Form:
-    """Return what reserves, starts, seats and runs the ranks of one generation, and kills them at the end."""
+class RaySite:
+    """The cluster as a gang's policy sees it. To be closed at the end."""
+
+    def __init__(self, order: GangOrder, *, ready_seconds: float = READY_SECONDS) -> None:
+        self._order = order
+        self._ready_seconds = ready_seconds
+        self._reservation = Reservation(order.identity.attempt, order.resources)
+        self._actors: dict[str, Any] = {}  # actor handles, by node
+        self._broken = False
+
+    @property
+    def held(self) -> int:
+        """On how many nodes room is held, all of them sound."""
+        return 0 if self._broken else self._reservation.nodes
+
+    def can_grow(self) -> bool:
+        """Ask for the nodes that are missing; whether they are there by now."""
+        return self._reservation.grow()
+
+    def reserve(self, nodes: int, timeout: float) -> bool:
+        """Hold room on exactly so many nodes; after the loss of a host it is asked for anew."""
+        if self._broken or not self._reservation.adopt(nodes):
+            self.close()
+        return self._reservation.reserve(nodes, timeout)
+
+    def most(self) -> int:
+        """Return how many nodes could hold their share of the gang, if they were free."""
+        return most_nodes(self._order.resources)
+
+    def lack(self, nodes: int) -> str:
+        """Return why there is no room yet."""
+        return lack(self._order.resources)
 
     @contextlib.contextmanager
-    def form(generation: int) -> Iterator[Formation]:
-        bundle = rank_bundle(order.resources)
-        group = placement_group([bundle or {"CPU": 0.001}] * order.num_ranks, strategy="PACK")
-        actors: list[Any] = []
-        board = ray.remote(num_cpus=0, max_restarts=0)(Board).remote()
+    def form(self, generation: int) -> Iterator[Formation]:
+        """Start the ranks; at the end none is left on any node that answers, and the hosts stay for the next time."""
+        posts = self._posts()
         try:
-            _wait_for_place(group, order, bundle, emit)
-            actors += [_actor(order, bundle, group, index) for index in range(order.num_ranks)]
-            formation = _seat(actors, board, generation)
-            yield formation
+            failure = self._wait_until_ready(posts)
+            runs = failure or _start_ranks(posts, generation)
+            if isinstance(runs, Failure):
+                self._broken = self._broken or runs.cause is not Cause.EXCEPTION
+                yield StillBorn(runs, posts)
+            else:
+                yield RayFormation(posts, runs, self)
         finally:
-            for actor in [*actors, board]:
-                ray.kill(actor, no_restart=True)
-            _confirm_gone(actors)
-            remove_placement_group(group)
+            self._end_ranks()
 
-    return form
+    def close(self) -> None:
+        """Give the room back; hosts and ranks end with it."""
+        for actor in self._actors.values():
+            ray.kill(actor, no_restart=True)
+        self._actors.clear()
+        self._reservation.release()
+        self._broken = False
+
+    def note_loss(self) -> None:
+        """Trust the room no more: a host has died."""
+        self._broken = True
+
+    def _posts(self) -> list[Post]:
+        """Return a host on each node, started where there is none, with its ranks: neighbours on one node."""
+        rooms = self._reservation.rooms()
+        num_ranks, first, posts = sum(room.num_ranks for room in rooms), 0, []
+        for room in rooms:
+            if room.node_id not in self._actors:
+                self._actors[room.node_id] = _start_host(self._order, room)
+            posts.append(Post(room, self._actors[room.node_id], range(first, first + room.num_ranks), num_ranks))
+            first += room.num_ranks
+        return posts
+
+    def _wait_until_ready(self, posts: Sequence[Post]) -> Failure | None:
+        """Return once every host has imported; or the failure, which names the ranks and the node, if one does not."""
+        answers = {post.actor.ready.remote(): post for post in posts}
+        ready, late = ray.wait(list(answers), num_returns=len(answers), timeout=self._ready_seconds)
+        for reference in ready:
+            post = answers[reference]
+            answer: Ready | Failure = _answer(reference, post)
+            if isinstance(answer, Failure):
+                return answer
+            expected = post.room.num_ranks if self._order.resources.gpus else 0
+            if len(answer.gpus) < expected:
+                message = f"{post.title} got {len(answer.gpus)} GPUs from Ray instead of {expected}"
+                return lost(Cause.LOST, message, where="", hint=LATE_HINT)
+        if late:
+            message = f"{answers[late[0]].title} did not come up within {self._ready_seconds:g} s"
+            return lost(Cause.LOST, message, where="", hint=LATE_HINT)
+        return None
+
+    def _end_ranks(self) -> None:
+        ends = [actor.end.remote() for actor in self._actors.values()]
+        ready, late = ray.wait(ends, num_returns=len(ends), timeout=ANSWER_SECONDS) if ends else ([], [])
+        usable = [_answer(reference, None) is True for reference in ready]
+        self._broken = self._broken or bool(late) or not all(usable)
 
 
-def _wait_for_place(group: Any, order: GangOrder, bundle: Bundle, emit: Callable[..., None]) -> None:
-    told = False
-    while not group.wait(timeout_seconds=1 if told else 2):
-        if not told:
-            free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-            words = describe({key: free.get(key, 0) for key in ("CPU", "GPU")})
-            detail = f"waiting for {order.num_ranks} x {describe(bundle)}: free are {words}"
-            emit("state", state="waiting", detail=detail)
-            told = True
+def _start_host(order: GangOrder, room: Room) -> Any:  # Any: actor handle
+    """Start the actor that holds one node's devices."""
+    bundle = gang_demand(order.resources, 1).bundles[0]
+    strategy = PlacementGroupSchedulingStrategy(room.group, placement_group_bundle_index=room.bundle)
+    options = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0) or None, "max_restarts": 0}
+    actor = ray.remote(NodeHost).options(**options, max_task_retries=0, scheduling_strategy=strategy)
+    return actor.remote(order)
 
 
-def _actor(order: GangOrder, bundle: Bundle, group: Any, index: int) -> Any:  # Any: actor handle
-    """Start one rank's actor in its own fresh process, with threads for all of its CPUs."""
-    inherited = dict(ray.get_runtime_context().runtime_env.get("env_vars", {}))
-    threads = str(max(1, int(order.resources.cpus)))
-    return (
-        ray.remote(RankActor)
-        .options(
-            num_cpus=bundle.get("CPU", 0),
-            num_gpus=bundle.get("GPU", 0) or None,
-            memory=bundle.get("memory", 0) or None,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
-            runtime_env={"env_vars": {**inherited, "OMP_NUM_THREADS": threads}},
-        )
-        .remote(order)
-    )
-
-
-def _seat(actors: Sequence[Any], board: Any, generation: int) -> Formation:
-    """Wait until every actor has imported its function, number them by node, and start them."""
-    places = [_answer(actor.ready.remote()) for actor in actors]
-    for rank, place in enumerate(places):
-        if isinstance(place, Failure):
-            return StillBorn(rank, place, len(actors))
-    seated = sorted(zip(places, actors, strict=True), key=lambda pair: (pair[0].node, pair[0].gpus, pair[0].pid))
-    address = _answer(seated[0][1].host.remote())
+def _start_ranks(posts: Sequence[Post], generation: int) -> "dict[int, Seat] | Failure":
+    """Start every rank's process, open the rendezvous in the first, then seat them all; return the seats."""
+    for failure in _all([post.actor.fork.remote(post.room.num_ranks) for post in posts], posts):
+        return failure
+    address = _answer(posts[0].actor.open.remote(), posts[0])
     if isinstance(address, Failure):
-        return StillBorn(0, address, len(actors))
-    runs: dict[Any, int] = {}
-    for node_rank, (_, group) in enumerate(groupby(seated, key=lambda pair: pair[0].node)):
-        members = list(group)
-        node_gpus = tuple(gpu for place, _ in members for gpu in place.gpus)
-        for local_rank, (_, actor) in enumerate(members):
-            seat = Seat(len(runs), len(actors), local_rank, node_rank, generation, address)
-            runs[actor.run.remote(seat, node_gpus, board)] = seat.rank
-    return RayFormation(runs, board)
+        return address
+    host, _, port = address.rpartition(":")
+    alone = len(posts) == 1
+    address = f"{host or (LOOPBACK if alone else posts[0].room.address)}:{port}"
+    seats = [post.seats(node_rank, generation, address) for node_rank, post in enumerate(posts)]
+    for failure in _all([post.actor.seat.remote(own, alone) for post, own in zip(posts, seats, strict=True)], posts):
+        return failure
+    return {seat.rank: seat for own in seats for seat in own}
 
 
-def _answer(reference: Any) -> Any:  # Any: ray.ObjectRef; what its method returns
+def _all(references: Sequence[Any], posts: Sequence[Post]) -> Iterator[Failure]:
+    """Wait for an answer of each host; yield what failed."""
+    for reference, post in zip(references, posts, strict=True):
+        answer = _answer(reference, post)
+        if isinstance(answer, Failure):
+            yield answer
+
+
+def _answer(reference: Any, post: Post | None) -> Any:  # Any: ray.ObjectRef; what its method returns
+    """Return what a host answers; a failure naming its ranks if it is gone or silent."""
+    title = "a host" if post is None else post.title
     try:
-        return ray.get(reference)
+        return ray.get(reference, timeout=ANSWER_SECONDS)
     except exceptions.RayError as error:
-        return _loss(error)
+        return _loss(error, title, post)
 
 
-def _loss(error: exceptions.RayError) -> Failure:
-    out_of_memory = isinstance(error, exceptions.OutOfMemoryError) or "out of memory" in str(error).lower()
-    cause = Cause.OUT_OF_MEMORY if out_of_memory else Cause.LOST
-    why = "was killed: its node ran out of memory" if out_of_memory else "was killed or crashed, or its node was lost"
-    return lost(cause, f"a rank {why}", where="", hint=RANK_HINT)
-
-
-def _confirm_gone(actors: Sequence[Any]) -> None:
-    """Return once Ray reports every actor dead, so that no zombie holds a device when the next generation starts."""
-    if actors:
-        ray.wait([actor.ready.remote() for actor in actors], num_returns=len(actors), timeout=GONE_SECONDS)
+def _loss(error: exceptions.RayError, title: str, post: Post | None) -> Failure:
+    """Return why a host gives no answer any more."""
+    if isinstance(error, exceptions.OutOfMemoryError) or "out of memory" in str(error).lower():
+        return lost(Cause.OUT_OF_MEMORY, f"{title}: killed, as the node ran out of memory", where="", hint=RANK_HINT)
+    if isinstance(error, exceptions.GetTimeoutError):
+        return lost(Cause.LOST, f"{title}: no answer within {ANSWER_SECONDS:g} s", where="", hint=LATE_HINT)
+    if isinstance(error, exceptions.RayTaskError):
+        return lost(Cause.LOST, f"{title}: {str(error).strip().splitlines()[-1]}", where="", hint=RANK_HINT)
+    why = "lost with their node" if post is not None and not is_alive(post.room.node_id) else "lost with their host"
+    return lost(Cause.LOST, f"{title}: {why}", where="", hint=RANK_HINT)
 
 
 class StillBorn:
     """A formation that ended before its ranks ran."""
 
-    def __init__(self, rank: int, failure: Failure, num_ranks: int) -> None:
-        self._news = News(ends=(RankEnd(rank, time.time(), failure=failure),), alive=tuple(range(num_ranks)))
+    def __init__(self, failure: Failure, posts: Sequence[Post]) -> None:
+        ranks = range(posts[-1].num_ranks)
+        self._posts = posts
+        self._news = News(ends=(RankEnd(0, time.time(), failure=failure),), alive=tuple(ranks))
 
     def poll(self, timeout: float) -> News:
         return self._news
@@ -234,43 +278,65 @@ class StillBorn:
     def dump_stacks(self) -> None:
         """Nothing runs."""
 
+    def title(self, rank: int) -> str:
+        return next(post.title for post in self._posts if rank in post.ranks)
+
 
 class RayFormation:
-    """Running ranks: their ends come from Ray, their beats from the board."""
+    """Running ranks: each host tells of its own."""
 
-    def __init__(self, runs: dict[Any, int], board: Any) -> None:
-        self._runs = runs
-        self._num_ranks = len(runs)
-        self._board = board
+    def __init__(self, posts: Sequence[Post], seats: dict[int, Seat], site: RaySite) -> None:
+        self._seats = seats
+        self._site = site
+        self._left = dict.fromkeys(seats)
+        self._polls = {post.actor.poll.remote(): post for post in posts}
+        self._looked = time.monotonic()
 
     def poll(self, timeout: float) -> News:
-        ready, _ = ray.wait(list(self._runs), timeout=timeout)
-        ends = tuple(self._end(reference) for reference in ready)
-        reports = self._take()
-        beats = tuple((rank, *beaten) for rank, (beaten, _) in reports.items() if beaten is not None)
-        stopping = any(stopping for _, stopping in reports.values())
-        return News(ends, beats, tuple(reports), stopping)
+        ready, _ = ray.wait(list(self._polls), timeout=timeout)
+        if ready:  # others may have answered in the same moment
+            ready, _ = ray.wait(list(self._polls), num_returns=len(self._polls), timeout=0)
+        ends: list[RankEnd] = []
+        beats: dict[int, Beat] = {}
+        for reference in ready:
+            post = self._polls.pop(reference)
+            bulletin: Bulletin | Failure = _answer(reference, post)
+            if isinstance(bulletin, Failure):
+                ends += self._lost(post, bulletin)
+                continue
+            ends += bulletin.ends
+            beats.update(bulletin.beats)
+            self._polls[post.actor.poll.remote()] = post
+        for end in ends:
+            self._left.pop(end.rank, None)
+        return News(
+            tuple(ends),
+            tuple((rank, *beat.beaten) for rank, beat in beats.items() if beat.beaten is not None),
+            tuple(beats),
+            any(beat.stopping for beat in beats.values()),
+            self._has_room(),
+        )
 
     def stop(self) -> None:
-        self._board.command.remote("stop")
+        for post in self._polls.values():
+            post.actor.stop.remote()
 
     def dump_stacks(self) -> None:
-        self._board.command.remote("dump")
-        time.sleep(DUMP_SECONDS)
+        told = [post.actor.dump_stacks.remote() for post in self._polls.values()]
+        ray.wait(told, num_returns=len(told), timeout=DUMP_SECONDS)
+        time.sleep(0.2)  # for the ranks to write
 
-    def _end(self, reference: Any) -> RankEnd:
-        rank = self._runs.pop(reference)
-        try:
-            end: RankEnd = ray.get(reference)
-        except exceptions.RayError as error:
-            failure = _loss(error)
-            message = failure.message.replace("a rank", f"rank {rank} of {self._num_ranks}", 1)
-            return RankEnd(rank, time.time(), failure=lost(failure.cause, message, where="", hint=RANK_HINT))
-        return end
+    def title(self, rank: int) -> str:
+        return self._seats[rank].title
 
-    def _take(self) -> dict[int, tuple[tuple[str, int] | None, bool]]:
-        try:
-            reports: dict[int, tuple[tuple[str, int] | None, bool]] = ray.get(self._board.take.remote(), timeout=10)
-        except (exceptions.RayError, TimeoutError):
-            return {}  # its node is lost; the ranks fall silent with it
-        return reports
+    def _lost(self, post: Post, failure: Failure) -> list[RankEnd]:
+        """Return the ends of the ranks that were a lost host's."""
+        self._site.note_loss()
+        return [RankEnd(rank, time.time(), failure=failure) for rank in post.ranks if rank in self._left]
+
+    def _has_room(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked < GROW_SECONDS:
+            return False
+        self._looked = now
+        return self._site.can_grow()

@@ -4,7 +4,10 @@ Ray's own retries are off everywhere: attempts, shards and gangs are retried by 
 are orders and reports; no data passes through Ray's object store.
 """
 
-from collections.abc import Callable
+import contextlib
+import re
+import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 import ray
@@ -12,13 +15,20 @@ from ray import exceptions
 
 from marin.graph.resources import Resources
 from marin.run.attempt import execute
-from marin.run.backends.ray_gang import forming
-from marin.run.gang import Form
+from marin.run.backends.ray_gang import RaySite
+from marin.run.backends.ray_preflight import alive_nodes
+from marin.run.formation import Site
 from marin.run.order import GangOrder, GroupReport, Order, Report, ShardGroup, unpack
+from marin.run.pending import Room, why_waiting
 from marin.run.placement import Bundle, shard_bundle
 from marin.run.retry import Cause
 from marin.run.shardpool import Pool
 from marin.run.shardwork import run_group
+
+LOOK_SECONDS = 10.0
+"""Between two looks at how wide the cluster is."""
+
+NODE_IP = re.compile(r"Node IP: ([^,\s]+)")
 
 
 def run_attempt(order: Order, step: bytes) -> Report:
@@ -53,6 +63,9 @@ def cause_of(error: BaseException) -> tuple[Cause, str]:
         return Cause.EXCEPTION, message
     if isinstance(error, exceptions.WorkerCrashedError):
         return Cause.LOST, "the worker process was killed or crashed"
+    if isinstance(error, exceptions.NodeDiedError):
+        named = NODE_IP.search(message)
+        return Cause.LOST, f"the node {named[1] if named else 'of the worker'} was lost, or cut off for too long"
     return Cause.LOST, message
 
 
@@ -65,30 +78,60 @@ class RayWorkers:
         """Return a pool whose shards ask for these resources, each."""
         return RayPool(shard_bundle(resources))
 
-    def former(self, order: GangOrder, emit: Callable[..., None]) -> Form:
-        """Return what forms the gang from actors, once per generation."""
-        return forming(order, emit)
+    def site(self, order: GangOrder) -> AbstractContextManager[Site]:
+        """Return the cluster as the place where the gang is formed."""
+        return contextlib.closing(RaySite(order))
+
+
+def _elsewhere() -> dict[str, Any]:
+    """Return this task's environment with a mark of its own: Ray then takes a worker process that ran nothing else.
+
+    There is one such mark, so that all second tries share their workers: each new environment is slow to start.
+    """
+    mine = dict(ray.get_runtime_context().runtime_env)
+    return {**mine, "env_vars": {**mine.get("env_vars", {}), "MARIN_SECOND_TRY": "1"}}
+
+
+def rooms(bundle: Bundle, node: Bundle) -> int:
+    """Return how often a node could hold a bundle."""
+    return int(min((node.get(key, 0) / need for key, need in bundle.items()), default=1))
 
 
 class RayPool:
     """A bounded number of Ray tasks over groups of shards."""
 
     def __init__(self, bundle: Bundle) -> None:
-        total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self.width = max(1, int(min((total.get(key, 0) / need for key, need in bundle.items()), default=1)))
         self._bundle = bundle
         self._task = ray.remote(run_shards)
         self._groups: dict[Any, ShardGroup] = {}
+        self._width, self._looked = 1, float("-inf")
+
+    @property
+    def width(self) -> int:
+        """How many shards the nodes that are there now can hold at once; memory counts where it was asked for."""
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._width = max(1, sum(rooms(self._bundle, node["Resources"]) for node in alive_nodes()))
+        return self._width
 
     def submit(self, group: ShardGroup) -> None:
         """Queue a group as one task."""
-        reference = self._task.options(**options(self._bundle, name=f"{group.identity.name} shards")).remote(group)
-        self._groups[reference] = group
+        chosen = options(self._bundle, name=f"{group.identity.name} shards")
+        if group.elsewhere:
+            chosen |= {"runtime_env": _elsewhere(), "scheduling_strategy": "SPREAD"}
+        self._groups[self._task.options(**chosen).remote(group)] = group
 
     def wait(self, timeout: float) -> list[tuple[ShardGroup, GroupReport]]:
         """Return the groups that ended; while it waits, Ray lends this task's CPU to others."""
-        ready, _ = ray.wait(list(self._groups), timeout=timeout)
+        ready, rest = ray.wait(list(self._groups), timeout=timeout)
+        if ready and rest:  # it returns as soon as one has ended; with many workers, more have by now
+            ready += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
         return [(self._groups.pop(reference), self._report(reference)) for reference in ready]
+
+    def why_waiting(self, seconds: float) -> str:
+        """Return what groups wait for, as the cluster is now."""
+        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        return why_waiting(self._bundle, Room(free, [node["Resources"] for node in alive_nodes()]), seconds)
 
     def close(self) -> None:
         """Kill what still runs: the map has failed, timed out or been stopped."""

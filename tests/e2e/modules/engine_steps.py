@@ -86,6 +86,25 @@ class Gang(Step[Value[list[int]]]):
         return Value.write(ctx.output, results)
 
 
+class Orphans(Step[Value[list[int]]]):
+    """A gang of which one rank kills the step's own process, once."""
+
+    folder: Placement[str]
+
+    def run(self, ctx: Context) -> Value[list[int]]:
+        Path(self.folder, "attempt").write_text(str(os.getpid()))
+        return Value.write(ctx.output, ctx.gang(orphaned, rendezvous=Meeting, folder=self.folder))
+
+
+def orphaned(member: Member, *, folder: str) -> int:
+    if member.rank == 0 and first(folder, "orphaned"):
+        os.kill(int(Path(folder, "attempt").read_text()), signal.SIGKILL)
+    if member.rank == 0 and counted(folder, "rank") == 0:
+        count(folder, "rank")
+        wait_for(Path(folder, "never"))
+    return member.rank
+
+
 class Meeting:
     """A rendezvous without torch."""
 

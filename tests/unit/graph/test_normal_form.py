@@ -79,26 +79,7 @@ SNIPPETS = {
         "def a(): pass\nreg(a)\nA.k = 1\nX.fill(T)\n"
     ),
     "generator": "def f():\n    x = yield\n    y = yield from g()\n    return (yield x), y\n",
-    "deep": (
-        "a = b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + "
-        "b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + "
-        "b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + "
-        "b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + "
-        "b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + "
-        "b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + "
-        "b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + "
-        "b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + "
-        "b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b "
-        "+ b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b + b\n"
-    ),
+    "deep": "a = " + " + ".join(["b"] * 400) + "\n",
     "annotations": (
         "x: int = 1\ny: str\nself.z: list[int] = []\ndef f(a: 'C.D', *b: int) -> lambda: 1:\n"
         "    c: int = a\n    d: str\n    return c\n"

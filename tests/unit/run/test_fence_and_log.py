@@ -6,7 +6,10 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from marin import fs
+from marin.base.errors import StepError
 from marin.run.failure import explain
 from marin.run.fence import Fence, verified_checkpoints
 from marin.run.log import AttemptLog, copied, redirected
@@ -21,6 +24,16 @@ def test_fence_each_forming_ends_the_one_before(tmp_path):
     assert (first, fence.is_current(first)) == (1, True)
     second = Fence(str(tmp_path)).advance(IDENTITY)
     assert (second, fence.is_current(first), fence.is_current(second)) == (2, False, True)
+
+
+def test_fence_attempt_that_was_replaced_takes_no_further_generation(tmp_path):
+    zombie = Fence(str(tmp_path))
+    zombie.advance(IDENTITY)
+    assert zombie.advance(IDENTITY) == 2
+    taken = Fence(str(tmp_path)).advance(IDENTITY)
+    with pytest.raises(StepError, match="another attempt has formed the gang anew since generation 2"):
+        zombie.advance(IDENTITY)
+    assert zombie.is_current(taken)
 
 
 def test_fence_racing_gangs_get_numbers_of_their_own(tmp_path):

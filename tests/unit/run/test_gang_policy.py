@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from marin.run.failure import Failure, lost
-from marin.run.gang import Movement, News, blame, watch
+from marin.run.formation import News
+from marin.run.gang import Movement, blame, watch
 from marin.run.rank import RankEnd
 from marin.run.retry import Cause
 
@@ -35,6 +36,9 @@ class ScriptedFormation:
 
     def dump_stacks(self) -> None:
         self.dumps += 1
+
+    def title(self, rank: int) -> str:
+        return f"rank {rank} of 2 on node here"
 
 
 def _watch(formation: ScriptedFormation, num_ranks: int):
@@ -80,9 +84,17 @@ def test_watch_one_rank_told_to_stop_stops_all_once():
     assert (outcome.cause, formation.stops) == (Cause.PREEMPTED, 1)
 
 
+def test_watch_rank_that_stops_before_it_could_say_so_stops_all():
+    first = News(ends=(RankEnd(0, 1.0, stopped=True),))
+    formation = ScriptedFormation([first, News(alive=(1,)), News(ends=(RankEnd(1, 2.0, stopped=True),))])
+    outcome = _watch(formation, 2)
+    assert isinstance(outcome, Failure)
+    assert (outcome.cause, formation.stops) == (Cause.PREEMPTED, 1)
+
+
 def test_blame_earliest_exception_first():
     later = Failure(Cause.EXCEPTION, "RuntimeError", "connection closed by peer", "", "-")
-    assert blame([RankEnd(0, 2.0, failure=later), RankEnd(1, 1.0, failure=ERROR)], []) == ERROR
+    assert blame([RankEnd(0, 2.0, failure=later), RankEnd(1, 1.0, failure=ERROR)], [], str) == ERROR
 
 
 @pytest.mark.parametrize(("median", "limit"), [(1.0, 60.0), (10.0, 200.0)])

@@ -16,10 +16,10 @@ from marin import Files, Pick, Records, fs
 from marin.base.errors import ConfigurationError, DataError, InputError, StoreError
 from marin.base.units import parse_size
 from marin.run import api
-from marin.run.again import again, placed
-from marin.run.lineage import lineage
-from marin.run.repro import write_repro
-from marin.run.repro_check import check_inputs, differing_versions, first_difference, rerun
+from marin.run.repro.check import check_inputs, differing_versions, first_difference, rerun
+from marin.run.repro.folder import write_repro
+from marin.run.repro.lineage import lineage
+from marin.run.repro.steps import placed, recorded_steps
 from marin.store import Manifest, ParentRef, Store, read_lock
 from marin.store.code import write_modules
 
@@ -345,7 +345,7 @@ def manifest_named(name: str, number: int, parents: Mapping[str, Manifest]) -> M
     ],
 )
 def test_variables_are_identifiers_and_names_are_unique(names: list[str], variables: list[str]):
-    steps = again([manifest_named(name, number, {}) for number, name in enumerate(names)])
+    steps = recorded_steps([manifest_named(name, number, {}) for number, name in enumerate(names)])
     assert [step.variable for step in steps] == variables
     assert len({step.name for step in steps}) == len(names)
     assert [step.named for step in steps] == [step.name != "step" for step in steps]
@@ -354,7 +354,7 @@ def test_variables_are_identifiers_and_names_are_unique(names: list[str], variab
 def test_equal_steps_are_written_once():
     same = [replace(manifest_named("a", 1, {}), fingerprint=text) for text in ("x", "y")]
     child = manifest_named("b", 2, {"left": same[0], "right": same[1]})
-    steps = again([*same, child])
+    steps = recorded_steps([*same, child])
     assert [step.variable for step in steps] == ["a", "b"]
     assert steps[1].parents == {"left": "a", "right": "a"}
 

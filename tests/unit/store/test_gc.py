@@ -20,9 +20,9 @@ from marin.graph.files import Output
 from marin.run import api
 from marin.run.backends.inline import InlineBackend
 from marin.store import Heartbeat, Holder, Lease, Leases, Store, layout, unlisted
-from marin.store.former import invalidate, invalidated, undo
-from marin.store.garbage import policy_of
-from marin.store.gc import Collected, collect, survey
+from marin.store.former_results import invalidate, invalidated, undo
+from marin.store.gc.collect import Collected, collect, survey
+from marin.store.gc.verdict import policy_of
 from marin.store.pins import pin, pins, unpin
 
 DAY = 86_400.0

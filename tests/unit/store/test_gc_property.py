@@ -21,8 +21,8 @@ from marin import fs
 from marin.graph.files import FileRef, Shard
 from marin.store import Manifest, ParentRef, Producer, Store, shard_digest
 from marin.store.events import dumps
-from marin.store.garbage import policy_of
-from marin.store.gc import GRACE_SECONDS, collect, survey
+from marin.store.gc.collect import GRACE_SECONDS, collect, survey
+from marin.store.gc.verdict import policy_of
 from marin.store.manifest import shard_record
 from marin.store.records import encode
 

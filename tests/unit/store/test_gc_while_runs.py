@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from marin.store import Store
-from marin.store.garbage import policy_of
-from marin.store.gc import collect
+from marin.store.gc.collect import collect
+from marin.store.gc.verdict import policy_of
 from marin.store.verify import verify
 
 DRIVER = str(Path(__file__).with_name("gc_driver.py"))

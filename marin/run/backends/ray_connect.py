@@ -1,0 +1,221 @@
+"""Reaching a Ray cluster, or starting one on this machine; and how first-party code gets to its nodes.
+
+Invariant: no address is waited for longer than 20 s, and what does not answer, or does not let us in, is named. Code
+travels with the connection wherever a node is another machine: nobody needs a shared file system.
+"""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psutil
+import ray
+from ray import exceptions
+
+from marin.base.errors import ClusterError, ConfigurationError
+from marin.run import worktree
+from marin.run.ray_settings import find_token, token_hint
+
+try:
+    import grpc
+except ImportError:  # an extra of Ray: without it a refused token is only known by its silence
+    grpc = None
+
+log = logging.getLogger(__name__)
+
+PROBE_SECONDS = 5.0
+KNOCK_SECONDS = 3.0
+CONNECT_SECONDS = 10.0
+ALIVE_SECONDS = 60.0
+"""For a cluster that has answered a knock: it may be busy, and for ray:// it starts a process first."""
+SENT_BYTES_PER_SECOND = 1_000_000
+OBJECT_STORE_BYTES = 200 * 2**20
+_KNOCKS = {"": "/ray.rpc.NodeInfoGcsService/CheckAlive", "ray": "/ray.rpc.RayletDriver/ClusterInfo"}
+_FAILURES = (RuntimeError, OSError, ValueError, exceptions.RayError)
+
+Environment = dict[str, Any]  # Any: Ray's runtime environment
+
+
+def embed(num_cpus: int | None, environment: Environment) -> None:
+    """Start a private cluster on this machine, which ends with this process."""
+    try:
+        with _own_signals():
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env=environment,
+            )
+    except _FAILURES as error:
+        raise ClusterError(
+            f"the embedded Ray cluster did not start: {error}",
+            where="this machine",
+            hint='look into /tmp/ray/session_latest/logs, or run without Ray: backend="inline"',
+        ) from error
+
+
+def connect(address: str, variables: Mapping[str, str], folders: Sequence[str], tree: str | None) -> Environment:
+    """Connect, and return the environment of workers that find the code of these folders.
+
+    `tree` is the root of the working tree if the cluster has it already: this process is the driver of a Ray job.
+    """
+    probe(address)
+    seconds = ALIVE_SECONDS if knock(address) else CONNECT_SECONDS
+    if tree is not None or _is_here(address):
+        environment = _environment(variables, folders, tree)
+        _init(address, environment, seconds)
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        if tree is not None or all(_is_mine(str(node["NodeManagerAddress"])) for node in nodes if node["Alive"]):
+            return environment
+        ray.shutdown()
+    return _connect_with_tree(address, variables, folders, seconds)
+
+
+def _connect_with_tree(
+    address: str, variables: Mapping[str, str], folders: Sequence[str], seconds: float
+) -> Environment:
+    """Connect and send the working tree: a node is another machine."""
+    root = worktree.find_root(os.getcwd())
+    try:
+        tree = worktree.read_tree(root)
+    except ConfigurationError as error:
+        log.warning("%s; it is not sent, so every node has to see these folders itself", error.what)
+        environment = _environment(variables, folders, None)
+        _init(address, environment, seconds)
+        return environment
+    environment = _environment(variables, folders, root)
+    with tempfile.TemporaryDirectory(prefix="marin-tree-") as folder:
+        archive = worktree.write_archive(tree, folder)
+        sent = {**environment, "working_dir": archive} if archive else environment
+        _init(address, sent, seconds + tree.bytes / SENT_BYTES_PER_SECOND)
+    return environment
+
+
+def _environment(variables: Mapping[str, str], folders: Sequence[str], tree: str | None) -> Environment:
+    """Return the workers' environment; a worker starts in its copy of the tree, so paths below that are relative."""
+    path = os.pathsep.join(worktree.relative_folders(folders, tree))
+    return {"env_vars": {"PYTHONPATH": path, **variables}}
+
+
+def _init(address: str, environment: Environment, seconds: float) -> None:
+    failure: list[BaseException] = []
+
+    def connect_there() -> None:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
+        except _FAILURES as error:
+            failure.append(error)
+
+    # Ray waits without limit for a server that accepts and does not answer; a thread can be left behind.
+    thread = threading.Thread(target=connect_there, name="ray-connect", daemon=True)
+    with _own_signals():
+        thread.start()
+        thread.join(seconds)
+    if not thread.is_alive() and not failure:
+        return
+    if failure and isinstance(failure[0], exceptions.AuthenticationError):
+        raise refused(address) from failure[0]
+    why = f": {str(failure[0]).strip().splitlines()[0]}" if failure else f" within {seconds:.0f} s"
+    raise ClusterError(
+        f"no Ray cluster answers at {address}{why}",
+        where=address,
+        hint="check `ray status --address HOST:6379` there, and that its Ray and Python versions are yours",
+    ) from (failure[0] if failure else None)
+
+
+def probe(address: str) -> None:
+    """Raise ClusterError unless something listens at `host:port` or `ray://host:port`."""
+    scheme, host, port = _parts(address)
+    if not host or not port.isdigit() or scheme not in ("", "ray"):
+        raise ClusterError(
+            f"{address!r} is no address of a Ray cluster",
+            where=address,
+            hint='write "HOST:6379" or "ray://HOST:10001"; without an address a private cluster is started here',
+        )
+    if scheme == "ray" and importlib.util.find_spec("grpc") is None:
+        raise ClusterError(
+            "an address with ray:// needs Ray's client",
+            where=address,
+            hint='pip install "ray[client]", or give HOST:6379 from a machine of the cluster',
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
+    except OSError as error:
+        raise ClusterError(
+            f"nothing answers at {address}: {error}",
+            where=address,
+            hint="start the cluster (`ray start --head`), mend the address, or leave it out to run on this machine",
+        ) from error
+
+
+def knock(address: str) -> bool:
+    """Return whether a cluster has answered; ClusterError if it does not accept this user's token.
+
+    Ray itself tries a refused token again and again, for 20 to 30 s, and then says only that it could not connect.
+    """
+    if grpc is None:
+        return False
+    scheme, host, port = _parts(address)
+    token = find_token() if os.environ.get("RAY_AUTH_MODE") == "token" else ""
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    with grpc.insecure_channel(f"{host}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(_KNOCKS[scheme])(b"", metadata=metadata, timeout=KNOCK_SECONDS)
+        except grpc.RpcError as error:  # what a server makes of an empty question does not matter: it let us in
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise refused(address) from error
+            return error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    return True
+
+
+def refused(address: str) -> ClusterError:
+    """Return the error for a cluster that does not let this user in."""
+    return ClusterError(f"the Ray cluster at {address} does not let you in", where=address, hint=token_hint())
+
+
+def _parts(address: str) -> tuple[str, str, str]:
+    scheme, _, rest = address.rpartition("://")
+    host, _, port = rest.rpartition(":")
+    return scheme, host.strip("[]"), port
+
+
+def _is_here(address: str) -> bool:
+    _, host, port = _parts(address)
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_is_mine(str(each[4][0])) for each in found)
+
+
+def _is_mine(ip: str) -> bool:
+    own = {each.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for each in addresses}
+    return ip in own or ip.startswith("127.") or ip == "::1"
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep this process's own answer to SIGTERM, and let a terminal that closes not end the cluster.
+
+    Ray puts a handler of SIGTERM in place that exits at once. Its processes share the terminal with this one, and what
+    is ignored when they start is ignored by them: a run that is told to stop still needs them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    terminate, hangup = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGHUP, hangup)

@@ -1,0 +1,231 @@
+"""`watch`, `stop`, `status` and `logs --follow`, beside a run in a process of its own that they never touch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from marin.store import Store, Submission, write_submission
+from marin.store.stop import LOOK_SECONDS
+
+STEPS = """
+import threading
+from pathlib import Path
+from marin import Context, Shard, Step, Value, pipeline
+
+
+class Wait(Step[Value[int]]):
+    folder: str
+
+    def run(self, ctx: Context) -> Value[int]:
+        print("waiting now", flush=True)
+        for number in range(600):
+            ctx.progress(number, 600, "looks")
+            if Path(self.folder, "gate").exists():
+                print("the gate is open", flush=True)
+                return Value.write(ctx.output, 1)
+            threading.Event().wait(0.1)
+        raise TimeoutError
+
+
+class Fall(Step[Value[int]]):
+    waited: Step[Value[int]]
+
+    def run(self, ctx: Context) -> Value[int]:
+        raise ValueError("it fell")
+
+
+@pipeline
+def waiting(folder: str):
+    return [Wait(folder=folder)]
+
+
+@pipeline
+def falling(folder: str):
+    return [Fall(waited=Wait(folder=folder))]
+"""
+
+COMMAND = [sys.executable, "-m", "marin.cli"]
+
+
+class Running:
+    """A run that waits for a gate, and the folder with its store."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        self.folder = folder
+        self.store = folder / "own"
+        (folder / "waits.py").write_text(STEPS)
+        arguments = ["run", target, "--folder", str(folder), "--backend", "inline", "--store", str(self.store)]
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments], cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        until(lambda: "waiting now" in "".join(path.read_text() for path in self.store.rglob("log.txt")))
+
+    @property
+    def id(self) -> str:
+        (run,) = Store.open(str(self.store), write=False).runs()
+        return run
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    def end(self) -> int:
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+def until(condition: Callable[[], object]) -> None:
+    ends = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < ends
+        threading.Event().wait(0.02)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def start(target: str = "waits.py:waiting") -> Running:
+        started.append(Running(tmp_path, target))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.communicate()
+
+
+def beside(marin, run: Running, *arguments: str, meanwhile: Callable[[], object], seconds: float = 0.5):
+    """Call a verb here while something happens a little later."""
+    timer = threading.Timer(seconds, meanwhile)
+    timer.start()
+    try:
+        return marin(*arguments, "--store", str(run.store))
+    finally:
+        timer.join()
+
+
+def test_watch_shows_a_run_until_it_is_done_and_exits_as_it_does(marin, running):
+    run = running()
+    done = beside(marin, run, "watch", run.id[:12], meanwhile=run.open_gate)
+    assert (done.code, run.end()) == (0, 0)
+    assert " wait running\n" in done.err
+    assert " wait done in " in done.err
+    assert "wait" in done.out, "the table of what it came to"
+
+
+def test_watch_failed_run_names_the_cause_and_the_next_command(marin, running):
+    run = running("waits.py:falling")
+    done = beside(marin, run, "watch", meanwhile=run.open_gate)
+    assert (done.code, run.end()) == (1, 1)
+    assert "error: step fall failed: ValueError: it fell" in done.err
+    assert f"then: marin run --backend inline waits.py:falling --folder {run.folder}" in done.err
+
+
+def test_watch_json_is_what_run_json_says(marin, ran):
+    done = marin("watch", "--json")
+    assert (done.code, done.json) == (0, ran.json)
+
+
+def test_watch_of_a_killed_driver_says_that_it_is_lost(marin, running):
+    run = running()
+    done = beside(marin, run, "watch", meanwhile=run.process.kill)
+    assert done.code == 1
+    assert f"lost: the driver of run {run.id} is gone" in done.err
+    assert "then: marin run --backend inline waits.py:waiting" in done.err
+
+
+def test_watch_interrupted_leaves_the_run_alone(running):
+    run = running()
+    command = [*COMMAND, "watch", "--store", str(run.store)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watching:
+        assert "wait running" in watching.stderr.readline()
+        watching.send_signal(signal.SIGINT)
+        _, err = watching.communicate(timeout=30)
+    assert watching.returncode == 130
+    assert f"run {run.id} goes on without you" in err
+    for verb in ("watch", "logs", "stop"):
+        assert f"  marin {verb} {run.id}" in err
+    run.open_gate()
+    assert run.end() == 0
+
+
+def test_logs_follow_writes_what_comes_until_the_run_is_over(marin, running):
+    run = running()
+    done = beside(marin, run, "logs", "--follow", "--step", "wait", meanwhile=run.open_gate)
+    assert run.end() == 0
+    assert done.out.splitlines()[1:] == ["waiting now", "the gate is open"]
+    assert done.out.startswith(f"== wait {run.id}-")
+    lines = [json.loads(line) for line in marin("logs", "-f", "--json", "--store", str(run.store)).out.splitlines()]
+    assert [(line["name"], line["file"]) for line in lines] == [("wait", "log.txt")]
+    again = marin("logs", "--attempt", "2", "--store", str(run.store))
+    assert (again.out, again.err) == ("", f"no worker of run {run.id} has written anything\n")
+
+
+def test_stop_is_shown_by_status_and_obeyed_between_steps(marin, running):
+    run = running("waits.py:falling")
+    stop = marin("stop", run.id[:14], "--json", "--store", str(run.store))
+    assert stop.json == {"schema": 1, "run": run.id, "state": "running", "asked": True, "first": True}
+    assert "begins nothing new" in stop.err
+    assert f"follow it: marin watch {run.id} --store {run.store}" in stop.err
+    status = marin("status", "--store", str(run.store))
+    assert "stopping: " in status.out
+    assert marin("status", "--json", "--store", str(run.store)).json["stop_asked"]
+    assert marin("stop", run.id, "--json", "--store", str(run.store)).json["first"] is False
+    done = beside(marin, run, "stop", run.id, "--wait", meanwhile=run.open_gate, seconds=LOOK_SECONDS)
+    assert (done.code, run.end()) == (0, 130)
+    assert f"run {run.id}: stopped" in done.err
+    last = marin("status", "--store", str(run.store))
+    assert f"run {run.id}: stopped" in last.out
+    assert "to go on: marin run --backend inline waits.py:falling" in last.err
+
+
+def test_stop_of_a_run_that_is_over_or_lost_says_so(marin, ran, running):
+    done = marin("stop", ran.json["run"])
+    assert (done.code, done.err) == (0, f"run {ran.json['run']} is over already: done\n")
+    run = running()
+    run.process.kill()
+    run.process.wait()
+    lost = marin("stop", run.id, "--json", "--store", str(run.store))
+    assert (lost.json["state"], lost.json["asked"]) == ("lost", False)
+    assert "its driver is gone\nto go on: marin run --backend inline" in lost.err
+
+
+def test_stop_needs_one_run(marin, ran):
+    assert marin("stop", "2").code == 0
+    marin("run", "counting.py", "--backend", "inline", "--lr", "0.2")
+    several = marin("stop", "2")
+    assert several.code == 2
+    assert "2 runs begin with 2" in several.err
+    assert "the store has no run x" in marin("stop", "x").err
+    assert marin("stop").code == 2
+
+
+def test_submitted_run_that_has_not_begun_waits_and_can_be_stopped(marin, ran):
+    store = Store.open(os.environ["MARIN_STORE"], write=True)
+    sent = Submission("29991201-000000-abcd", "marin-1", "http://h:8265", "2999-12-01T00:00:00+00:00", "p.py")
+    write_submission(store.url, sent)
+    status = marin("status")
+    assert "run 29991201-000000-abcd: waiting\n" in status.out
+    assert "submitted 2999-12-01T00:00:00+00:00 to http://h:8265 as Ray job marin-1" in status.out
+    assert marin("status", "--json").json["ray_job"] == "marin-1"
+    assert "will stop as soon as it does" in marin("stop", "2999").err
+    assert "ray job logs marin-1 --address http://h:8265" in marin("logs").err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_told_to_stop_ends_with_130_and_no_lease(running, number):
+    run = running()
+    run.process.send_signal(number)
+    _, err = run.process.communicate(timeout=30)
+    assert run.process.returncode == 130
+    assert b"stopping: what is finished is kept" in err
+    leases = [path.name for path in run.store.rglob("leases/*")]
+    assert sorted(leases) == ["1.json", "1.released.json"]

@@ -1,0 +1,277 @@
+"""`marin submit` and `run --address` on a cluster that a token guards: code that travels, terminals that close, stops.
+
+One head with a dashboard serves all tests. Pipelines lie in a git repository that only this test has, so what workers
+import from elsewhere was sent to them.
+"""
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from marin.base.errors import ClusterError
+from marin.graph.artifact import Value
+from marin.run.backends.ray_connect import knock
+from marin.store import Store, read_submission
+
+HERE = Path(__file__).parent
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
+harness = importlib.import_module("harness")
+
+LIMIT_SECONDS = 60
+PIPELINE = '''
+import threading
+from pathlib import Path
+from marin import Context, Placement, Shard, Step, Value, pipeline
+import factors
+
+
+def look(shard: Shard, output, *, gate: Placement[str]) -> dict:
+    path = Path(gate)
+    for _ in range(1200):
+        if int(shard.name) < 2 or path.exists():
+            break
+        threading.Event().wait(0.05)
+    output.write("n.txt", shard.name.encode())
+    return {"n": factors.FACTOR}
+
+
+class Look(Step[Value[list[str]]]):
+    """Shards of which all but two wait for a gate; returns where the code and this process were."""
+
+    gate: Placement[str]
+    count: int
+
+    def run(self, ctx: Context) -> Value[list[str]]:
+        ctx.map(look, [Shard(str(n), f"{n:064x}", (), n) for n in range(self.count)], gate=self.gate)
+        print("looked", flush=True)
+        return Value.write(ctx.output, [look.__code__.co_filename, str(Path.cwd())])
+
+
+class Wait(Step[Value[int]]):
+    seconds: float
+    after: tuple[Step[Value[list[str]]], ...] = ()
+
+    def run(self, ctx: Context) -> Value[int]:
+        for _ in range(int(self.seconds * 10)):
+            threading.Event().wait(0.1)
+        return Value.write(ctx.output, 1)
+
+
+@pipeline
+def looking(gate: str, count: int = 4):
+    return [Wait(seconds=0.1, after=(Look(gate=gate, count=count),))]
+
+
+@pipeline
+def waiting(seconds: float = 300.0):
+    return [Wait(seconds=seconds)]
+'''
+
+
+class Lab(NamedTuple):
+    """A cluster, and a repository of pipelines beside it."""
+
+    jobs: str
+    gcs: str
+    client: str
+    project: Path
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    project = tmp_path_factory.mktemp("project")
+    (project / "lab").mkdir()
+    (project / "lab" / "looks.py").write_text(PIPELINE)
+    (project / "lab" / "factors.py").write_text("FACTOR = 3\n")
+    (project / "lab" / "local.py").write_text("import secret\nfrom looks import waiting\n")
+    (project / "lab" / "secret.py").write_text("")
+    (project / ".gitignore").write_text("secret.py\n__pycache__\n")
+    git = ["git", "-C", str(project), "-c", "user.name=ada", "-c", "user.email=ada@lab"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    folder = Path(tempfile.mkdtemp(prefix="ms-"))  # short: Unix sockets lie below
+    gcs, jobs, client = (harness.free_port() for _ in range(3))
+    ports = [f"--port={gcs}", f"--dashboard-port={jobs}", f"--ray-client-server-port={client}"]
+    where = ["--dashboard-host=127.0.0.1", f"--node-ip-address={harness.ADDRESS}", f"--temp-dir={folder / 'r'}"]
+    size = ["--num-cpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
+    agents = ["--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0"]
+    command = [harness.RAY, "start", "--head", "--block", *ports, *where, *size, *agents]
+    head = harness.Node("head", command, folder / "head.log", {"RAY_DISABLE_MEMORY_MONITOR": "1"})
+    try:
+        head.await_start()
+        at = f"127.0.0.1:{gcs}"
+        yield Lab(f"http://127.0.0.1:{jobs}", at, f"ray://127.0.0.1:{client}", project)
+    finally:
+        head.die()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def marin(lab: Lab, *arguments: str, environment: Mapping[str, str] = {}) -> subprocess.Popen[str]:
+    """Start a verb in the folder of pipelines, in a session of its own."""
+    return subprocess.Popen(
+        [harness.MARIN, *arguments],
+        cwd=lab.project / "lab",
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT_SECONDS)
+    return process.returncode, out, err
+
+
+def runs_of(store: Path) -> list[str]:
+    return [path.name for path in sorted((store / "runs").glob("*"))]
+
+
+def states(store: Path, run: str) -> dict[str, str]:
+    record = Store.open(str(store), write=False).read_run(run)
+    return {step["name"]: step["state"] for step in record["steps"]}
+
+
+def leases(store: Path) -> list[str]:
+    return sorted(path.name for path in store.rglob("leases/*"))
+
+
+def until(condition, process: subprocess.Popen[str]) -> None:
+    try:
+        harness.until(lambda: condition() or process.poll() is not None, seconds=LIMIT_SECONDS)
+    finally:
+        if process.poll() is not None:
+            assert condition(), process.communicate()
+
+
+def test_submit_follows_a_run_whose_code_and_commit_have_travelled(lab, tmp_path):
+    store, gate = tmp_path / "store", tmp_path / "gate"
+    gate.touch()
+    arguments = ["looks.py:looking", "--gate", str(gate), "--address", lab.jobs, "--store", str(store), "--json"]
+    code, out, err = ended(marin(lab, "submit", *arguments))
+    assert code == 0, err
+    sent = json.loads(out)
+    assert set(sent) == {"schema", "run", "ray_job"}
+    assert err.startswith(f"submitted run {sent['run']} as Ray job {sent['ray_job']} (4 files, ")
+    assert " look done in " in err
+    opened = Store.open(str(store), write=False)
+    (look,) = opened.manifests("look")
+    code_at, worker_at = Value.open(opened.contents(look)).value
+    assert "_ray_pkg_" in code_at
+    assert code_at.endswith("/lab/looks.py")
+    assert "_ray_pkg_" in worker_at
+    head = subprocess.run(
+        ["git", "-C", str(lab.project), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    assert (look.producer.commit, look.producer.dirty) == (head.stdout.strip(), False)
+    assert look.run == sent["run"]
+
+
+def test_terminal_that_closes_stops_nothing_a_stop_keeps_shards_and_submitting_again_goes_on(lab, tmp_path):
+    store, gate = tmp_path / "store", tmp_path / "gate"
+    arguments = ["looks.py:looking", "--gate", str(gate), "--address", lab.jobs, "--store", str(store)]
+    terminal = marin(lab, "submit", *arguments, "--grace", "3")
+    until(lambda: len(list(store.glob("shards/*/*/manifest.json"))) == 2, terminal)
+    os.killpg(terminal.pid, signal.SIGHUP)
+    terminal.communicate()
+    (run,) = runs_of(store)
+    status = json.loads(ended(marin(lab, "status", "--store", str(store), "--json"))[1])
+    assert (status["state"], status["ray_job"]) == ("running", f"marin-{run}")
+    code, _, err = ended(marin(lab, "stop", run, "--wait", "--store", str(store)))
+    assert (code, f"run {run}: stopped" in err) == (0, True), err
+    assert states(store, run) == {"look": "stopped", "wait": "stopped"}
+    assert leases(store) == ["1.json", "1.released.json"]
+    gate.touch()
+    code, _, err = ended(marin(lab, "submit", *arguments))
+    assert code == 0, err
+    record = Store.open(str(store), write=False).read_run(runs_of(store)[-1])
+    assert record["steps"][0]["shards"] == {"total": 4, "reused": 2, "computed": 2}
+
+
+def test_ray_job_stop_is_a_stop(lab, tmp_path):
+    store = tmp_path / "store"
+    arguments = ["looks.py:waiting", "--address", lab.jobs, "--store", str(store), "--grace", "1"]
+    following = marin(lab, "submit", *arguments)
+    until(lambda: leases(store), following)
+    (run,) = runs_of(store)
+    job = read_submission(str(store), run).ray_job
+    subprocess.run(
+        [harness.RAY, "job", "stop", job, "--address", lab.jobs], check=True, capture_output=True, timeout=60
+    )
+    code, _, err = ended(following)
+    assert code == 130, err
+    assert f"then: marin submit --address {lab.jobs} --grace 1.0 looks.py:waiting" in err
+    assert leases(store) == ["1.json", "1.released.json"]
+
+
+def test_submit_of_code_that_does_not_travel_shows_what_the_driver_said(lab, tmp_path):
+    store = tmp_path / "store"
+    code, _, err = ended(marin(lab, "submit", "local.py:waiting", "--address", lab.jobs, "--store", str(store)))
+    assert code == 2, err
+    assert "error: the job ended before the run began (failed)" in err
+    assert "local.py imports `secret`, which is not there" in err
+
+
+@pytest.mark.parametrize("token", ["b" * 48, None])
+def test_token_that_is_not_the_clusters_is_named_at_once(lab, tmp_path, monkeypatch, token):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    if token:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    says = "the token here is not the cluster's" if token else "there is none here"
+    for address in (lab.gcs, lab.client):
+        with pytest.raises(ClusterError, match="does not let you in") as caught:
+            knock(address)
+        assert says in caught.value.hint
+    began = time.monotonic()
+    for verb, address in (("submit", lab.jobs), ("run", lab.gcs)):
+        arguments = ["looks.py:waiting", "--address", address, "--store", str(tmp_path / "store")]
+        code, _, err = ended(marin(lab, verb, *arguments))
+        assert (code, says in err) == (3, True), err
+    assert time.monotonic() - began < 40
+
+
+def test_token_in_a_file_lets_in(lab, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    knock(lab.gcs)
+    knock(lab.client)
+
+
+FAR = """
+import sys
+from marin.run.backends import ray_connect
+ray_connect._is_mine = lambda ip: False  # stands for a cluster on other machines
+from marin.cli.app import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("kind", ["gcs", "client"])
+def test_run_with_an_address_elsewhere_sends_the_working_tree(lab, tmp_path, kind):
+    store, gate = tmp_path / "store", tmp_path / "gate"
+    gate.touch()
+    arguments = ["run", "looks.py:looking", "--gate", str(gate), "--count", "2", "--address", getattr(lab, kind)]
+    command = [sys.executable, "-c", FAR, *arguments, "--store", str(store)]
+    done = subprocess.run(command, cwd=lab.project / "lab", capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    opened = Store.open(str(store), write=False)
+    (look,) = opened.manifests("look")
+    code_at, _ = Value.open(opened.contents(look)).value
+    assert "_ray_pkg_" in code_at
+    assert code_at.endswith("/lab/looks.py")
