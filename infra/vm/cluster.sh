@@ -69,7 +69,9 @@ launch() { # OPTION...: starts `ray start`, returns when it says that it runs
     fi
     # 1 GiB: marin passes URLs through Ray, no data. The file limit of a login is too low for a raylet with many workers.
     ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -Hn)"
-    setsid nohup ray start --block --disable-usage-stats --log-color=false --object-store-memory=$((1 << 30)) "$@" \
+    # An agent port of 0 is a free one: where another cluster has the usual one, Ray starts, and takes no jobs.
+    setsid nohup ray start --block --disable-usage-stats --log-color=false --object-store-memory=$((1 << 30)) \
+        --dashboard-agent-listen-port=0 "$@" \
         </dev/null >"$state/ray.log" 2>&1 &
     echo $! >"$state/pid"
     local waited=0

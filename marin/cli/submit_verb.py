@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import click
 
-from marin.base.errors import ClusterError, MarinError
+from marin.base.errors import ClusterError, ConfigurationError, MarinError
 from marin.base.units import format_size
 from marin.cli.follow import follow, say_left
 from marin.cli.options import (
@@ -39,7 +39,6 @@ Examples:
 @click.argument("target")
 @click.option(
     "--address",
-    required=True,
     default=lambda: os.environ.get("RAY_API_SERVER_ADDRESS"),
     help="The cluster: http://HOST:8265, its dashboard.",
     metavar="URL",
@@ -55,7 +54,7 @@ Examples:
 def command(
     ctx: click.Context,
     target: str,
-    address: str,
+    address: str | None,
     detach: bool,
     on_drift: OnDrift,
     on_busy: OnBusy,
@@ -67,6 +66,9 @@ def command(
     traceback: bool,
 ) -> int:
     """Run TARGET as a Ray job; leaving the terminal does not stop it."""
+    if not address:
+        hint = "give --address http://HOST:8265, or set RAY_API_SERVER_ADDRESS"
+        raise ConfigurationError("submit needs the address of a cluster's dashboard", hint=hint)
     build_target(ctx, target)  # what is wrong with it is said here, before anything is sent
     own = [flag for flag in ("address", "backend") if flag in ctx.params]
     arguments = run_arguments(ctx, without=own)

@@ -27,6 +27,8 @@ class Resources(Config):
     memory_bytes: int | None = Field(default=None, ge=1)
     retries: int = Field(default=3, ge=0)
     """Attempts after a worker was lost; an exception of the user's code is not retried."""
+    hang_after: float = Field(default=60, gt=0)
+    """Seconds that a rank of a gang may stand still; 20 of its steps if those are longer, 10 times as long at first."""
     timeout: float | None = Field(default=None, gt=0)
     """Seconds after which an attempt is stopped and has failed."""
 

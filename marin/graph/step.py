@@ -102,6 +102,7 @@ class Step(Config, Generic[A_co]):
         ranks: int | None = None,
         memory: str | None = None,
         retries: int | None = None,
+        hang_after: float | None = None,
         timeout: float | None = None,
     ) -> Self:
         """Return a copy with these resources; the fingerprint stays."""
@@ -114,6 +115,7 @@ class Step(Config, Generic[A_co]):
             ranks=ranks,
             memory=memory,
             retries=retries,
+            hang_after=hang_after,
             timeout=timeout,
         )
         return self._with_placed(replace(self._placed, resources=resources))

@@ -25,7 +25,7 @@ from marin.store import StopWatch
 
 SUSPECT_SECONDS = 60.0
 SUSPECT_STEPS = 20
-FIRST_STEP_SECONDS = 600.0
+FIRST_TIMES = 10
 GRACE_SECONDS = 3.0
 SILENT_SECONDS = 10.0
 HUNG_HINT = (
@@ -35,13 +35,12 @@ HUNG_HINT = (
 
 @dataclass
 class Movement:
-    """Sees which ranks move; one that stands still for max(60 s, 20 x median step) is suspected.
+    """Sees which ranks move; one that stands still for max(`floor`, 20 x median step) seconds is suspected.
 
-    A rank is watched from its first beat on; until its step has moved once, 600 s are allowed (compilation).
+    A rank is watched from its first beat on; until its step has moved once, ten times `floor` is allowed (compilation).
     """
 
     floor: float = SUSPECT_SECONDS
-    first: float = FIRST_STEP_SECONDS
     last_step: int | None = None
     """The highest step that any rank was seen at."""
     _last: dict[int, tuple[str, int, float]] = field(default_factory=dict)
@@ -63,7 +62,7 @@ class Movement:
     def suspects(self, now: float) -> list[int]:
         """Return the ranks that stand still for too long."""
         median = statistics.median(self._durations) if self._durations else None
-        limit = self.first if median is None else max(self.floor, SUSPECT_STEPS * median)
+        limit = FIRST_TIMES * self.floor if median is None else max(self.floor, SUSPECT_STEPS * median)
         return sorted(rank for rank, (_, _, since) in self._last.items() if now - since > limit)
 
     @property
@@ -119,7 +118,7 @@ def run_gang(
         num_ranks = width * resources.ranks_per_node
         emit("state", state="running", detail=_forming(num_ranks, width, resources, generation))
         with site.form(generation) as formation:
-            outcome = watch(formation, num_ranks, clock=clock, asked=asked)
+            outcome = watch(formation, num_ranks, clock=clock, asked=asked, hang_after=resources.hang_after)
         if not isinstance(outcome, Failure):
             return outcome
         emit("exit", cause=str(outcome.cause), message=outcome.message, generation=generation)
@@ -155,10 +154,11 @@ def watch(
     *,
     clock: Callable[[], float],
     asked: Callable[[], bool] = lambda: False,
+    hang_after: float = SUSPECT_SECONDS,
 ) -> list[Json] | Failure:
     """Follow one formation to its end: the values of all ranks, or whom to blame."""
     ends: dict[int, RankEnd] = {}
-    movement = Movement()
+    movement = Movement(hang_after)
     answered = dict.fromkeys(range(num_ranks), clock())
     failed_at: float | None = None
     wish = Wish.NONE

@@ -229,3 +229,48 @@ def test_run_told_to_stop_ends_with_130_and_no_lease(running, number):
     assert b"stopping: what is finished is kept" in err
     leases = [path.name for path in run.store.rglob("leases/*")]
     assert sorted(leases) == ["1.json", "1.released.json"]
+
+
+def test_driver_of_a_submitted_run_looks_for_its_submission_and_runs_once(marin, project, tmp_path):
+    arguments = ("run", "counting.py", "--backend", "inline", "--run-id", "20261201-1")
+    elsewhere = marin(*arguments)
+    assert elsewhere.code == 3
+    assert "is not the one that run 20261201-1 was submitted with" in elsewhere.err
+    assert "a folder of your machine is not seen there" in elsewhere.err
+    store = Store.open(os.environ["MARIN_STORE"], write=True)
+    producer = {"user": "ada", "commit": "c0ffee", "dirty": True, "diff": "d1ff"}
+    sent = Submission("20261201-1", "marin-1", "http://h:8265", "2026-12-01T00:00:00+00:00", "p.py", producer=producer)
+    write_submission(store.url, sent)
+    assert marin(*arguments).code == 0
+    made = store.manifests("learn")[0].producer
+    assert (made.user, made.commit, made.dirty, made.diff) == ("ada", "c0ffee", True, "d1ff")
+    again = marin(*arguments)
+    assert again.code == 2
+    assert "run 20261201-1 has begun already" in again.err
+
+
+def test_submit_of_what_cannot_be_sent_says_so_before_anything_is_sent(marin, tmp_path):
+    assert marin("submit", "counting.py").code == 2, "an address is needed"
+    address = marin("submit", "counting.py", "--address", "10.0.0.1:8265")
+    assert address.code == 2
+    assert "give that of the cluster's dashboard, `http://HOST:8265`" in address.err
+    (tmp_path / "outside.py").write_text("from several import one\n")
+    outside = marin("submit", str(tmp_path / "outside.py"), "--address", "http://127.0.0.1:8265")
+    assert outside.code == 2
+    assert "outside.py lies outside the working tree" in outside.err
+    option = marin("submit", "counting.py", "--lrr", "1", "--address", "http://127.0.0.1:8265")
+    assert option.code == 2
+    assert "did you mean `--lr`?" in option.err
+    assert not list(tmp_path.glob("store/runs/*"))
+
+
+def test_run_that_ended_as_a_whole_tells_why_to_whoever_asks(marin):
+    store = Store.open(os.environ["MARIN_STORE"], write=True)
+    error = {"type": "ClusterError", "message": "no node has a GPU", "where": "step a", "hint": "ask for less"}
+    steps = [{"name": "a", "step": "a", "state": "waiting"}]
+    record = {"run": "20261201-2", "state": "failed", "store": store.url, "steps": steps, "error": error}
+    store.write_run("20261201-2", record)
+    watched = marin("watch")
+    assert watched.code == 3
+    assert "error: no node has a GPU\n  at   step a\nhint: ask for less" in watched.err
+    assert "no node has a GPU" in marin("status").err

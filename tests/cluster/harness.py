@@ -79,7 +79,7 @@ class Node:
         return [each for each in self._family.values() if lives(each)]
 
     def workers(self, word: str = "") -> list[psutil.Process]:
-        """Return the living workers that have work, whose title holds `word`."""
+        """Return the living workers and ranks that have work, whose title holds `word`."""
         titles = [(each, title_of(each)) for each in self.family()]
         return [each for each, title in titles if _is_work(title) and word in title]
 
@@ -296,7 +296,8 @@ def assert_nothing_left(cluster: Cluster, drive: Drive, *, seconds: float = 15) 
 
 
 def _is_work(title: str) -> bool:
-    return title.startswith("ray::") and "IDLE" not in title and "Agent" not in title
+    works = title.startswith("ray::") and "IDLE" not in title and "Agent" not in title
+    return works or "marin.run.forkserver" in title  # where ranks live
 
 
 def until(happened: Callable[[], object], *, seconds: float) -> None:

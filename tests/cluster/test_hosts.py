@@ -50,7 +50,6 @@ NUM_SHARDS, NUM_STEPS, KEEP_EVERY, HOLD = 40, 40, 5, 10
 
 LEFT = """
 import json, sys, ray
-from ray.util.state import list_actors, list_placement_groups
 ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
 groups = [each["name"] for each in ray.util.placement_group_table().values() if each["state"] != "REMOVED"]
 actors = [actor["name"] for actor in ray._private.state.actors().values() if actor["State"] != "DEAD"]
@@ -144,6 +143,10 @@ class Drive:
         self.process = self.host.start(self._command, self.log, self._environment)
 
     @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
     def runs(self) -> set[str]:
         return {path.name for path in Path(self.store, "runs").glob("*")}
 
@@ -156,25 +159,21 @@ class Drive:
         """Return what was noted, each as `WHAT.HOST.PID.ID`."""
         return sorted(path.name for path in self.scratch.glob(f"{what}*"))
 
-    def until(self, *what: str, seconds: float = 60) -> None:
+    def until(self, *what: str, seconds: float = 120) -> None:
         """Wait until all this was noted; fail with the driver's words if it ends before."""
-        hosts.until(lambda: all(map(self.noted, what)) or self.process.poll() is not None, seconds=seconds)
-        assert all(map(self.noted, what)), self.log.read_text()
+        ends = time.monotonic() + seconds
+        hosts.until(lambda: self.ended or all(map(self.noted, what)) or time.monotonic() > ends, seconds=seconds + 5)
+        assert all(map(self.noted, what)), f"{what}: {self.log.read_text()}"
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in EventReader(self.store, self.run).poll() if event["kind"] == kind]
 
-    def end(self, seconds: float = 90) -> int:
-        """Wait for the end of the driver and return its exit code."""
-        try:
-            return self.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            said = [
-                {k: v for k, v in e.items() if k not in ("fingerprint", "step")}
-                for k in ("state", "exit", "progress", "log")
-                for e in self.events(k)
-            ]
-            pytest.fail("\n".join([self.log.read_text(), *map(str, said)]))
+    def end(self, seconds: float = 180) -> int:
+        """Wait for the end of the driver and return its exit code; fail with its words if it does not come."""
+        ends = time.monotonic() + seconds
+        hosts.until(lambda: self.ended or time.monotonic() > ends, seconds=seconds + 5)
+        assert self.ended, self.log.read_text()
+        return int(self.process.returncode)
 
     def record(self) -> dict[str, Any]:
         return dict(json.loads(Path(self.store, "runs", self.run, "run.json").read_text()))
@@ -219,28 +218,17 @@ def check_gang(drive: Drive, *, losses: int) -> None:
 
 def check_nothing_is_left(cluster: Any, drive: Drive) -> None:
     """No worker process, actor, placement group or lease outlives a run."""
-    working = {host.name: workers_on(host) for host in cluster.hosts.values()}
     ends = time.monotonic() + 30
-    while any(working.values()) and time.monotonic() < ends:
-        working = {host.name: workers_on(host) for host in cluster.hosts.values()}
-    for n, w in working.items():
-        if w:
-            print(
-                n,
-                w,
-                cluster._nodes[n].poll(),
-                (cluster.folder / f"{n}.log").read_text()[-3000:],
-                [(p.pid, hosts.title_of(p)[:80]) for p in cluster.hosts[n].processes()],
-            )
-            print(
-                cluster.hosts[n].call(
-                    "sh", "-c", f"tail -n 20 {cluster.folder}/{n}/session_latest/logs/raylet.out | cut -c1-400"
-                )
-            )
-    assert not any(working.values()), working
+    while (working := {host.name: titles for host in cluster.hosts.values() if (titles := workers_on(host))}) and (
+        time.monotonic() < ends
+    ):
+        time.sleep(0.1)
+    assert not working
     left = cluster.head.call(sys.executable, "-c", LEFT, cluster.address, environment=WATCHFUL)
     assert json.loads(left.splitlines()[-1]) == {"actors": [], "groups": []}
-    for folder in Path(drive.store).glob("*/*/*/leases"):
+    leases = list(Path(drive.store).glob("artifacts/*/*/leases"))
+    assert leases
+    for folder in leases:
         names = {path.name for path in folder.iterdir()}
         taken = [name for name in names if "released" not in name]
         assert {name.replace(".json", ".released.json") for name in taken} <= names, names
@@ -257,7 +245,7 @@ def test_host_killed_under_a_map_and_a_gang_costs_only_its_own_work(cluster, und
     check_gang(drive, losses=1)
     exits = drive.events("exit")
     assert {event["cause"] for event in exits} == {"worker lost"}
-    print([e["message"] for e in exits])
+    assert any(lost.address in event["message"] or lost.name in event["message"] for event in exits), exits
     check_nothing_is_left(cluster, drive)
 
 
@@ -274,12 +262,8 @@ def test_network_cut_under_a_map_and_a_gang_lets_no_zombie_commit(cluster, undis
         hosts.until(lambda: time.monotonic() - began > least, seconds=least + 1)
     finally:
         cut.mend()
-    print("mended after", time.monotonic() - began)
     assert drive.end() == 0, drive.log.read_text()
     assert drive.digests() == undisturbed
-    print("ended after", time.monotonic() - began, drive.log.read_text())
-    print([(e["name"], e["message"]) for e in drive.events("exit")])
-    print(drive.noted("refused"))
     assert [name.split(".")[0] for name in drive.noted("refused")] == ["refused-0010-g1"]
     check_map(drive, hosts_lost=1)
     check_gang(drive, losses=1)
@@ -342,7 +326,8 @@ def test_store_cut_off_leaves_nothing_half_written_and_the_run_continues(cluster
         assert drive.end() == 0, drive.log.read_text()
     said = drive.log.read_text()
     assert all(digest[:8] in said for digest in undisturbed.values()), said
-    verified = cluster.head.call(MARIN, "verify", "--store", drive.store, environment=place.aws)
-    print(said, verified)
+    cluster.head.call(
+        MARIN, "verify", "--store", drive.store, environment=place.aws
+    )  # fails for a file that is not what was written
     check_map(drive, hosts_lost=0 if seconds < 30 else len(WORKERS))
     check_gang(drive, losses=0 if seconds < 30 else 2)

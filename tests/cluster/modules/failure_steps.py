@@ -22,6 +22,7 @@ from marin.graph.context import Member
 from marin.graph.files import Output, Shard
 
 NUM_SHARDS, NUM_STEPS, KEEP_EVERY = 12, 12, 3
+BATCH = 6
 COLLECTIVE_SECONDS = 120.0
 MEGABYTE = 2**20
 
@@ -96,7 +97,8 @@ def walk(member: Member, *, folder: str, kept: str, hold: int, trouble: str) -> 
             if step == hold:
                 err(folder, trouble, f"rank-{member.rank}")
                 wait_for(folder, "go", member)
-            state = (31 * state + sums.of((step + 1) * (member.rank + 1), member.stopping)) % 1_000_003
+            mine = sum((step + 1) * (item + 1) for item in range(member.rank, BATCH, member.world_size))
+            state = (31 * state + sums.of(mine, member.stopping)) % 1_000_003
             step += 1
             if step % KEEP_EVERY == 0 or sums.stopping:
                 keep(member, kept, step, state)

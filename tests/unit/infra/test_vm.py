@@ -35,7 +35,7 @@ def machines(shell):
     shell.environment |= dict(zip(("MARIN_PORT", "MARIN_DASHBOARD_PORT", "MARIN_CLIENT_PORT"), ports, strict=True))
     shell.environment |= {
         "FAKE_NET": str(shell.folder),
-        "MARIN_HEAD_OPTIONS": "--num-cpus=1 --min-worker-port=0 --max-worker-port=0 --dashboard-agent-listen-port=0",
+        "MARIN_HEAD_OPTIONS": "--num-cpus=1 --min-worker-port=0 --max-worker-port=0",
     }
     shell.environment["MARIN_WORKER_OPTIONS"] = shell.environment["MARIN_HEAD_OPTIONS"]
     return shell

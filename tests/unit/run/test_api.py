@@ -6,8 +6,10 @@ import pytest
 
 import marin
 from marin import Records, pipeline
-from marin.base.errors import ConfigurationError, StoreError
-from marin.store import new_run_id
+from marin.base.errors import ClusterError, ConfigurationError, StoreError
+from marin.run import api
+from marin.run.backends.inline import InlineBackend
+from marin.store import Store, new_run_id
 
 
 @pipeline
@@ -42,3 +44,16 @@ def test_load_before_a_run_says_how_to_make_it(tmp_path: Path):
 def test_run_ids_sort_by_time():
     ids = [new_run_id() for _ in range(3)]
     assert [name.rpartition("-")[0] for name in sorted(ids)] == [name.rpartition("-")[0] for name in ids]
+
+
+def test_run_that_ends_as_a_whole_records_why(tmp_path):
+    class Unreachable(InlineBackend):
+        def start(self, code_folders, run) -> None:
+            raise ClusterError("nothing answers", where="h:6379", hint="start it")
+
+    planned = api.plan([Records(texts=["a"])], store=tmp_path)
+    with pytest.raises(ClusterError):
+        api.run_plan(planned, store=tmp_path, run="run-1", backend=Unreachable())
+    record = Store.open(str(tmp_path), write=False).read_run("run-1")
+    assert (record["state"], record["error"]["type"]) == ("failed", "ClusterError")
+    assert (record["error"]["message"], record["error"]["hint"]) == ("nothing answers", "start it")
