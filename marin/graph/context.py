@@ -75,7 +75,7 @@ class Rendezvous(Protocol):
 
     @property
     def address(self) -> str:
-        """`host:port` for the other members."""
+        """`host:port` for the other members; `:port` on every interface, for the gang to name the host."""
 
 
 class Member(Protocol):

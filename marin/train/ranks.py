@@ -5,7 +5,6 @@ gradients go over NCCL where there is CUDA. One rank alone needs no process grou
 gives a `Member` will do.
 """
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -111,10 +110,12 @@ class OpenRendezvous:
 
 
 def open_rendezvous() -> OpenRendezvous:
-    """Open a meeting point on a free port of this machine; it closes with the last reference."""
-    host = _own_address()
-    store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
-    return OpenRendezvous(f"{host}:{store.port}", store)
+    """Open a meeting point on a free port of every interface; it closes with the last reference.
+
+    Its address names no host: whoever placed the ranks knows under which address the others reach this machine.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+    return OpenRendezvous(f":{store.port}", store)
 
 
 def host_rendezvous(address: str) -> OpenRendezvous:
@@ -149,14 +150,3 @@ def join(member: Member, device: torch.device) -> Ranks:
             ) from error
     prefixed = PrefixStore(f"generation-{member.generation}", store)
     return Gang(member.rank, member.world_size, prefixed, device)
-
-
-def _own_address() -> str:
-    """Return the address of the interface with the default route, or loopback; sends no packet."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return "127.0.0.1"
-        address: str = probe.getsockname()[0]
-        return address

@@ -31,7 +31,8 @@ ADDRESS = "127.0.0.1"
 STARTED = "Ray runtime started"
 # Ray's own choices are for minutes of trouble: a head is given up after 60 s, a silent node after some 30 s.
 IMPATIENT = {
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "6",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
+    "RAY_raylet_start_wait_time_s": "90",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1000",
@@ -58,7 +59,7 @@ class Node:
 
     def await_start(self) -> None:
         """Return once it has joined; AssertionError with its words if it does not."""
-        until(lambda: STARTED in self.log.read_text() or not self.lives, seconds=60)
+        until(lambda: STARTED in self.log.read_text() or not self.lives, seconds=90)
         assert self.lives, self.log.read_text()
 
     @property

@@ -30,7 +30,10 @@ for folder in (MODULES, str(HERE)):
         sys.path.insert(0, folder)
 hosts = importlib.import_module("hosts")
 
-pytestmark = pytest.mark.skipif(hosts.why_no_hosts() is not None, reason=str(hosts.why_no_hosts()))
+pytestmark = [
+    pytest.mark.slow,  # minutes of clusters over several hosts
+    pytest.mark.skipif(hosts.why_no_hosts() is not None, reason=str(hosts.why_no_hosts())),
+]
 
 MOTO = str(Path(sys.executable).with_name("moto_server"))
 MARIN = str(Path(sys.executable).with_name("marin"))
@@ -249,7 +252,7 @@ def test_host_killed_under_a_map_and_a_gang_costs_only_its_own_work(cluster, und
     check_nothing_is_left(cluster, drive)
 
 
-@pytest.mark.parametrize("least", [0, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("least", [0, 30])
 def test_network_cut_under_a_map_and_a_gang_lets_no_zombie_commit(cluster, undisturbed, short, least):
     """The gang's only rank needs no network and walks on behind the cut, until its next state to keep is refused."""
     drive = run_both(cluster, short, f"cut{least}", ranks="1", wait="9")
@@ -294,7 +297,7 @@ def test_driver_cut_off_for_longer_than_the_cluster_waits_says_so_and_continues(
     check_nothing_is_left(cluster, drive)
 
 
-@pytest.mark.parametrize("seconds", [12, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [12, 60])
 def test_store_cut_off_leaves_nothing_half_written_and_the_run_continues(cluster, place, undisturbed, short, seconds):
     bucket = f"cut{seconds}"
     made = "import boto3, sys; boto3.client('s3').create_bucket(Bucket=sys.argv[1])"

@@ -184,7 +184,7 @@ def test_probe_dead_or_silly_address_fails_with_a_hint():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    probe = importlib.import_module("marin.run.backends.ray").probe
+    probe = importlib.import_module("marin.run.backends.ray_connect").probe
     with pytest.raises(ClusterError, match="nothing answers"):
         probe(f"127.0.0.1:{port}")
     with pytest.raises(ClusterError, match="no address"):

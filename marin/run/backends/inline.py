@@ -16,6 +16,7 @@ from marin.graph.resources import Resources
 from marin.graph.step import Step
 from marin.run.attempt import execute
 from marin.run.backend import Ended
+from marin.run.communication import LOOPBACK
 from marin.run.formation import Formation, News, Site
 from marin.run.order import GangOrder, GroupReport, Order, ShardGroup, unpack
 from marin.run.preflight import Node
@@ -151,7 +152,8 @@ class InlineSite:
         """Give the rank its seat; it runs once it is polled."""
         fn, rendezvous, config = unpack(self._order.call)
         hosted: Rendezvous = rendezvous()
-        seat = Seat(0, 1, local_rank=0, node_rank=0, generation=generation, rendezvous=hosted.address)
+        address = f"{LOOPBACK}{hosted.address}" if hosted.address.startswith(":") else hosted.address
+        seat = Seat(0, 1, local_rank=0, node_rank=0, generation=generation, rendezvous=address)
         yield _OneRank(self._order, seat, (fn, config), hosted)
 
 

@@ -90,13 +90,14 @@ class RayBackend:
 
     def submit(self, order: Order, step: Step[Any]) -> None:
         """Queue an attempt as one task, spread over the nodes."""
-        chosen = options(demand_of(step).attempt, name=order.identity.name)
+        bundle = demand_of(step).attempt
+        chosen = options(bundle, name=order.identity.name)
         task = self._task.options(
             **chosen, scheduling_strategy="SPREAD", runtime_env=self._environment, retry_exceptions=False
         )
         packed = pack(step, where=f"step {order.identity.name}")
         self._attempts[task.remote(order, packed)] = order.identity.attempt
-        self._pending.add(order.identity.attempt, demand_of(step).attempt)
+        self._pending.add(order.identity.attempt, bundle)
 
     def waiting(self, has_begun: Callable[[Sequence[str]], Container[str]]) -> Mapping[str, str]:
         """Return what attempts wait for that have not begun for long."""
