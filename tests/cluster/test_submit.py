@@ -39,7 +39,7 @@ import factors
 
 def look(shard: Shard, output, *, gate: Placement[str]) -> dict:
     path = Path(gate)
-    for _ in range(1200):
+    for _ in range(6000):
         if int(shard.name) < 2 or path.exists():
             break
         threading.Event().wait(0.05)
@@ -105,7 +105,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     gcs, jobs, client = (harness.free_port() for _ in range(3))
     ports = [f"--port={gcs}", f"--dashboard-port={jobs}", f"--ray-client-server-port={client}"]
     where = ["--dashboard-host=127.0.0.1", f"--node-ip-address={harness.ADDRESS}", f"--temp-dir={folder / 'r'}"]
-    size = ["--num-cpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
+    size = ["--num-cpus=5", "--object-store-memory=100000000", "--disable-usage-stats"]
     agents = ["--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0"]
     command = [harness.RAY, "start", "--head", "--block", *ports, *where, *size, *agents]
     head = harness.Node("head", command, folder / "head.log", {"RAY_DISABLE_MEMORY_MONITOR": "1"})
