@@ -12,12 +12,12 @@ import os
 import platform
 import re
 import socket
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
 from marin import fs
 from marin.base.json import dumps
+from marin.run.git import ask_git, top_of
 from marin.store import Producer, Submission, write_lock
 
 DISTRIBUTIONS = ("marin", "ray", "torch", "numpy", "pyarrow", "tokenizers")
@@ -41,7 +41,7 @@ _PLAIN_DIFF = (
 
 def this_producer() -> Producer:
     """Return user, host, working folder, git commit (None outside a repository), and versions."""
-    commit = _git("rev-parse", "HEAD")
+    commit = ask_git(".", "rev-parse", "HEAD", seconds=GIT_SECONDS)
     versions = {"python": platform.python_version()}
     for name in DISTRIBUTIONS:
         try:
@@ -91,10 +91,9 @@ def installed() -> str:
 
 def _difference(store_url: str, hashed_bytes: int) -> tuple[bool, str | None]:
     """Return whether the working tree differs from its commit, and the digest of how; None if git does not say."""
-    top = _git("rev-parse", "--show-toplevel")
-    root = os.fsdecode(top).rstrip("\n") if top else "."
-    diff = _git("-C", root, "diff", "HEAD", *_PLAIN_DIFF)
-    listed = _git("-C", root, "ls-files", "--others", "--exclude-standard", "-z")
+    root = top_of(".", seconds=GIT_SECONDS) or "."
+    diff = ask_git(root, "diff", "HEAD", *_PLAIN_DIFF, seconds=GIT_SECONDS)
+    listed = ask_git(root, "ls-files", "--others", "--exclude-standard", "-z", seconds=GIT_SECONDS)
     if diff is None or listed is None:
         return True, None
     names = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
@@ -126,18 +125,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose uid has no name
         return "unknown"
-
-
-def _git(*arguments: str) -> bytes | None:
-    try:
-        answer = subprocess.run(
-            ["git", *arguments],
-            capture_output=True,
-            timeout=GIT_SECONDS,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # a run must not disturb somebody's commit
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout

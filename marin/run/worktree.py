@@ -7,7 +7,6 @@ git's own rules in a repository, a list of usual names elsewhere; nor does a sto
 import heapq
 import os
 import stat
-import subprocess
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from marin.base.errors import ConfigurationError
 from marin.base.units import format_size
+from marin.run.git import ask_git, top_of
 
 LIMIT_BYTES = 100_000_000
 LIMIT_FILES = 50_000
@@ -39,8 +39,7 @@ class Tree:
 
 def find_root(folder: str) -> str:
     """Return the top of the git repository that holds a folder, else the folder itself."""
-    top = _git(folder, "rev-parse", "--show-toplevel")
-    return os.fsdecode(top).rstrip("\n") if top else os.path.abspath(folder)
+    return top_of(folder, seconds=GIT_SECONDS) or os.path.abspath(folder)
 
 
 def read_tree(root: str) -> Tree:
@@ -92,8 +91,8 @@ def relative_folders(folders: Sequence[str], root: str | None) -> list[str]:
 
 def _listed(root: str) -> Iterator[str]:
     """Yield the files of a tree: tracked, and untracked that are not ignored; all but usual names without git."""
-    tracked = _git(root, "ls-files", "-z", "--cached")
-    others = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    tracked = ask_git(root, "ls-files", "-z", "--cached", seconds=GIT_SECONDS)
+    others = ask_git(root, "ls-files", "-z", "--others", "--exclude-standard", seconds=GIT_SECONDS)
     if tracked is None or others is None:
         yield from _walked(root, "")
         return
@@ -158,19 +157,3 @@ def _too_large(root: str, sizes: dict[str, int], total: int) -> ConfigurationErr
         where=f"{root}; the largest are {named}",
         hint="list data and outputs in .gitignore (in a git repository), or start in the folder that holds the code",
     )
-
-
-def _git(folder: str, *arguments: str) -> bytes | None:
-    """Return what git answers; None where it is missing or the folder is in no repository."""
-    try:
-        answer = subprocess.run(
-            ["git", "-C", folder, *arguments],
-            capture_output=True,
-            timeout=GIT_SECONDS,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # a run must not disturb somebody's commit
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout
