@@ -1,12 +1,11 @@
 """`marin stop`: ask a run to stop, from any machine that sees the store. The request waits in the store."""
 
-import getpass
-
 import click
 
 from marin.base.errors import ConfigurationError
 from marin.cli.follow import Watched, next_command
 from marin.cli.options import common_options, existing_store, stderr, store_arguments, write_json
+from marin.run.producer import this_user
 from marin.store import Store, ask_to_stop, ask_to_stop_now
 from marin.view.liveness import run_state
 
@@ -29,7 +28,7 @@ def command(run: str, now: bool, wait: bool, store: str, as_json: bool, tracebac
     state = run_state(opened, name, record)
     asked = first = False
     if state in ("running", "waiting"):
-        asked, first = True, (ask_to_stop_now if now else ask_to_stop)(opened.url, name, user=_user())
+        asked, first = True, (ask_to_stop_now if now else ask_to_stop)(opened.url, name, user=this_user())
         stderr().print(_said(name, state, now=now, first=first, store=store), soft_wrap=True)
         if wait:
             watched = Watched(opened, name)
@@ -65,10 +64,3 @@ def _said(run: str, state: str, *, now: bool, first: bool, store: str) -> str:
         return f"{again}run {run} has not begun; it will stop as soon as it does"
     what = "ends what is in flight now" if now else "begins nothing new; gangs checkpoint, maps finish shards in hand"
     return f"{again}run {run} {what}\nfollow it: marin watch {run}{store_arguments(store)}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose uid has no name
-        return "unknown"

@@ -49,7 +49,7 @@ def this_producer() -> Producer:
         except importlib.metadata.PackageNotFoundError:
             continue
     text = commit.decode().strip() if commit else None
-    return Producer(_user(), socket.gethostname(), text, versions=versions, folder=os.getcwd())
+    return Producer(this_user(), socket.gethostname(), text, versions=versions, folder=os.getcwd())
 
 
 def detailed(producer: Producer, store_url: str, *, hashed_bytes: int = HASHED_BYTES) -> Producer:
@@ -120,7 +120,8 @@ def _contents(root: str, names: list[str], left: int) -> Iterator[str]:
             yield ""
 
 
-def _user() -> str:
+def this_user() -> str:
+    """Return the name of whoever runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose uid has no name
