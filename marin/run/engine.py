@@ -101,7 +101,8 @@ class Engine:
         finally:
             self._wind_up()
         ended = {work.state for work in self._works.values()}
-        state = state or ("done" if ended <= {"cached", "done"} else "failed")
+        if state is None:  # a map or gang may have seen a request, and kept what it has, before this process did
+            state = "stopped" if "stopped" in ended else "done" if ended <= {"cached", "done"} else "failed"
         return RunResult(self._run, state, self._store.url, tuple(self._result(work) for work in self._works.values()))
 
     def _enlist(self, plan: Plan) -> None:

@@ -182,6 +182,15 @@ def test_attempt_that_stopped_before_the_engine_knew_stops_the_run(runs, tmp_pat
     assert (result.state, states(result), backend.begun) == ("stopped", ["stopped", "stopped"], 1)
 
 
+def test_last_attempt_that_stopped_before_the_engine_knew_stops_the_run(runs):
+    def script(backend: Elsewhere, now: float) -> None:
+        if now == 1:
+            backend.fail(Cause.STOPPED)
+
+    result, _ = runs([Plain(number=1)], script)
+    assert (result.state, states(result)) == ("stopped", ["stopped"])
+
+
 @pytest.mark.parametrize(("cause", "state"), [(Cause.LOST, "stopped"), (Cause.EXCEPTION, "failed")])
 def test_loss_while_stopping_is_not_tried_again_and_a_fault_stays_one(runs, tmp_path, cause, state):
     def script(backend: Elsewhere, now: float) -> None:
