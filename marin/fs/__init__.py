@@ -1,7 +1,7 @@
 """Bytes at URLs: the only room that knows fsspec."""
 
 from marin.fs.bulk import ask_each, decode_many, exists_many, list_folders, read_many
-from marin.fs.faults import NotFound, Unavailable
+from marin.fs.faults import NotFound, Unavailable, be_patient
 from marin.fs.listing import glob, list_files, list_folder
 from marin.fs.location import is_local, join, local_path, normalise
 from marin.fs.output import FolderOutput
@@ -25,6 +25,7 @@ __all__ = [
     "NotFound",
     "Unavailable",
     "ask_each",
+    "be_patient",
     "check_file",
     "create",
     "decode_many",

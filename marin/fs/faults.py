@@ -1,10 +1,12 @@
 """What storage errors mean: absent, refused, or worth another try.
 
 Every call to storage goes through `attempt`. Transient errors are retried with exponential backoff and jitter;
-all that remains becomes a StoreError that says what to do.
+all that remains becomes a StoreError that says what to do. Somebody at a terminal hears of it soon; a worker, which
+has work in hand that is lost with a failed call, calls `be_patient` and goes on for a minute.
 """
 
 import errno
+import itertools
 import random
 import sys
 import time
@@ -17,7 +19,13 @@ from marin.fs.location import is_local
 T = TypeVar("T")
 
 TRIES = 5
+PATIENT_SECONDS = 60.0
+"""As long as a driver waits for its heartbeat: whoever is patient for longer works for a run that has given up."""
 _FIRST_PAUSE = 0.2  # seconds; doubles with each try
+_LONGEST_PAUSE = 5.0
+_ENOUGH_SECONDS = 20.0
+"""No further try after so long: where nothing answers, each takes seconds by itself."""
+_patience = 0.0
 _FINAL = (IsADirectoryError, NotADirectoryError, PermissionError)
 _REMOTE_FINAL = {errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EMSGSIZE}
 _LOCAL_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
@@ -54,9 +62,26 @@ class Unavailable(StoreError):
     """The storage did not answer, in several tries; a later one may."""
 
 
-def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES, pause: Callable[[float], object] = time.sleep) -> T:
-    """Return `call()`, retried while the error is transient; NotFound, FileExistsError or StoreError otherwise."""
-    for number in range(1, tries + 1):
+def be_patient(seconds: float = PATIENT_SECONDS) -> None:
+    """Let this process try for so long, from now on, before it gives a call up; for workers."""
+    global _patience  # noqa: PLW0603  a process is a worker or is none
+    _patience = seconds
+
+
+def attempt(
+    call: Callable[[], T],
+    url: str,
+    *,
+    tries: int = TRIES,
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """Return `call()`, retried while the error is transient; NotFound, FileExistsError or StoreError otherwise.
+
+    A call of one try is not patient either: it must not be sent twice.
+    """
+    began = clock()
+    for number in itertools.count(1):
         try:
             return call()
         except FileNotFoundError as error:
@@ -65,11 +90,17 @@ def attempt(call: Callable[[], T], url: str, *, tries: int = TRIES, pause: Calla
             raise
         except storage_errors() as error:
             transient = _is_transient(error, url)
-            if number == tries or not transient:
+            if not transient or _has_tried_enough(number, tries, clock() - began):
                 gave_up = refused(error, url)
                 raise Unavailable(gave_up.what, where=url, hint=gave_up.hint) if transient else gave_up from error
-        pause(_FIRST_PAUSE * 2**number * random.random())
+        pause(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**number) * random.random())
     raise AssertionError("unreachable")
+
+
+def _has_tried_enough(number: int, tries: int, seconds: float) -> bool:
+    if tries == 1:
+        return True
+    return seconds >= _patience and (number >= tries or seconds >= _ENOUGH_SECONDS)
 
 
 def storage_errors() -> tuple[type[Exception], ...]:

@@ -67,7 +67,9 @@ def _filesystem(protocol: str, process: int) -> Filesystem:
     options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": protocol != "memory"}
     if protocol in ("s3", "s3a"):
         configured = fsspec.config.conf.get(protocol, {}).get("config_kwargs", {})
-        options["config_kwargs"] = {"max_pool_connections": REMOTE_CONNECTIONS, **configured}
+        # s3fs tries each request again, and so do we; a third who does makes an hour of a minute where nothing answers.
+        own = {"max_pool_connections": REMOTE_CONNECTIONS, "retries": {"total_max_attempts": 1}}
+        options["config_kwargs"] = {**own, **configured}
     try:
         return fsspec.filesystem(protocol, **options)
     except (ValueError, ImportError) as error:

@@ -24,6 +24,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
+from marin import fs
 from marin.base.json import Json
 from marin.graph.context import Rendezvous
 from marin.run.failure import Failure, explain
@@ -171,6 +172,7 @@ def _run(connection: "Connection[Any, Any]", order: GangOrder, call: Call) -> No
         message = connection.recv()
     assert message is not None
     os.environ.update(message.environment)
+    fs.be_patient()
     carrier = _Carrier(connection)
     end = run_rank(order, message.seat, call=(fn, config), hosted=hosted, own_process=True, started=carrier.start)
     carrier.finish(end, rank_hint(message.seat))

@@ -101,7 +101,7 @@ class ShardReport:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What came of a group; `cause` is set when its worker was lost, and `shards` are then empty."""
+    """What came of a group; `cause` is set when its worker was lost or cut off, and `shards` are then empty."""
 
     shards: tuple[ShardReport, ...] = ()
     """Fewer than the group has when the worker was told to stop."""
@@ -111,6 +111,7 @@ class GroupReport:
     stopped: bool = False
     cause: Cause | None = None
     message: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

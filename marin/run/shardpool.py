@@ -199,7 +199,8 @@ class ShardMap:
             self._budgets[blamed] = budget.after(report.cause)
             self._again.append(replace(group, shards=((blamed, self.inputs[blamed]),)))
         else:
-            hint = f"ask for memory or smaller shards; {budget.retries} retries are spent, .on(retries=...) sets them"
+            spent = f"{budget.retries} retries are spent, .on(retries=...) sets them"
+            hint = f"{report.hint or 'ask for memory or smaller shards'}; {spent}"
             self.failed[blamed] = lost(report.cause, report.message, where=self.where, hint=hint)
         if others:
             self._again.append(replace(group, shards=tuple((key, self.inputs[key]) for key in others)))

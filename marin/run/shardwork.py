@@ -2,7 +2,7 @@
 
 Invariant: a shard is committed the moment it is done, so that a worker's death costs at most the shard in hand; one
 shard's exception never stops the next. A shard that takes long is spoken of while it runs. Once the run is asked to
-stop, the shard in hand is the last. It knows no Ray.
+stop, the shard in hand is the last; so it is when storage does not answer, which is no shard's fault. It knows no Ray.
 """
 
 import contextlib
@@ -20,12 +20,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from marin import fs
 from marin.base.errors import DataError, StepError
 from marin.base.json import Json, dumps
 from marin.graph.files import Shard
 from marin.graph.recipe import shard_fingerprint
 from marin.run.failure import explain
 from marin.run.order import GroupReport, ShardGroup, ShardReport, unpack
+from marin.run.retry import Cause
 from marin.store import EventWriter, ShardCache, StopWatch, Store
 
 PRINTED_CHARS = 16_000
@@ -42,6 +44,7 @@ def run_group(group: ShardGroup) -> GroupReport:
     writer = EventWriter(identity.store, identity.run, f"{identity.attempt}-{uuid.uuid4().hex[:8]}")
     printed = io.StringIO()
     reports: list[ShardReport] = []
+    silent: fs.Unavailable | None = None
     stop = StopWatch(identity.store, identity.run)
     host, pid = socket.gethostname(), os.getpid()
 
@@ -60,11 +63,15 @@ def run_group(group: ShardGroup) -> GroupReport:
                 with take(shard.name) as took:
                     report = _run_shard(call, wants_output, (key, shard), cache, identity.attempt)
                 reports.append(replace(report, seconds=took()))
+    except fs.Unavailable as error:
+        silent = error
     finally:
         writer.close()
-    is_stopped = len(reports) < len(group.shards)
-    text = printed.getvalue()[-PRINTED_CHARS:]
-    return GroupReport(tuple(reports), text, worker=f"{host}, process {pid}", stopped=is_stopped)
+    text, worker = printed.getvalue()[-PRINTED_CHARS:], f"{host}, process {pid}"
+    if silent is not None:
+        message = f"{silent.what}, seen on {host}"
+        return GroupReport(printed=text, worker=worker, cause=Cause.LOST, message=message, hint=silent.hint)
+    return GroupReport(tuple(reports), text, worker=worker, stopped=len(reports) < len(group.shards))
 
 
 def _run_shard(
@@ -75,6 +82,8 @@ def _run_shard(
         output = cache.output(fingerprint, attempt)
         value = call(shard, output=output) if wants_output else call(shard)
         committed = cache.commit(fingerprint, shard.name, output, _as_json(value, shard))
+    except fs.Unavailable:
+        raise
     except Exception as error:  # noqa: BLE001  the boundary: user code may raise anything, and the map goes on
         return ShardReport(fingerprint, failure=explain(error, hint=SHARD_HINT))
     return ShardReport(fingerprint, shard=committed)

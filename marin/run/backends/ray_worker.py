@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray import exceptions
 
+from marin import fs
 from marin.graph.resources import Resources
 from marin.run.attempt import execute
 from marin.run.backends.ray_gang import RaySite
@@ -33,11 +34,13 @@ NODE_IP = re.compile(r"Node IP: ([^,\s]+)")
 
 def run_attempt(order: Order, step: bytes) -> Report:
     """Body of the Ray task of one attempt."""
+    fs.be_patient()
     return execute(order, lambda: unpack(step), RayWorkers())
 
 
 def run_shards(group: ShardGroup) -> GroupReport:
     """Body of the Ray task of one group of shards."""
+    fs.be_patient()
     return run_group(group)
 
 

@@ -2,13 +2,13 @@
 
 import errno
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from marin import fs
 from marin.base.errors import StoreError
-from marin.fs.faults import TRIES, attempt
+from marin.fs.faults import PATIENT_SECONDS, TRIES, attempt
 
 REMOTE, LOCAL = "s3://bucket/x", "/somewhere/x"
 
@@ -41,6 +41,49 @@ def test_attempt_transient_error_is_tried_again_after_longer_pauses(url: str, er
     assert all(pause <= 0.2 * 2**number for number, pause in enumerate(pauses, start=1))
     with pytest.raises(StoreError):
         attempt(failing([error] * TRIES), url, pause=pauses.append)
+
+
+class Clock:
+    """A time that passes only in pauses and calls."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def worker() -> Iterator[None]:
+    """This process, as long as it is a worker's."""
+    fs.be_patient()
+    yield
+    fs.be_patient(0.0)
+
+
+def test_attempt_of_a_worker_goes_on_for_a_minute(worker):
+    clock, error = Clock(), TimeoutError("no answer")
+    with pytest.raises(fs.Unavailable):
+        attempt(failing([error] * 1000), REMOTE, pause=clock.pass_by, clock=clock)
+    assert PATIENT_SECONDS <= clock.now < PATIENT_SECONDS + 5
+    assert attempt(failing([error] * (TRIES + 3)), REMOTE, pause=clock.pass_by, clock=clock) == "done"
+    with pytest.raises(fs.Unavailable):
+        attempt(failing([error]), REMOTE, tries=1, pause=clock.pass_by, clock=clock)
+
+
+def test_attempt_where_each_try_takes_long_ends_before_the_tries_do():
+    clock = Clock()
+
+    def call() -> None:
+        clock.pass_by(12)
+        raise TimeoutError("no answer")
+
+    with pytest.raises(fs.Unavailable):
+        attempt(call, REMOTE, pause=clock.pass_by, clock=clock)
+    assert 24 <= clock.now < 27
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from marin import fs
 from marin.base.errors import Interrupted, StepError
 from marin.graph.artifact import Value
 from marin.graph.context import Context
@@ -166,6 +167,32 @@ def test_worker_lost_again_and_again_with_one_shard_sets_it_aside(store):
         attempt.run(20, cluster)
     assert [event["shard"] for event in attempt.events if event["kind"] == "exit"] == ["000000", "000000"]
     assert sum(CALLS.values()) == 19
+
+
+def test_storage_that_does_not_answer_is_no_shards_fault_and_the_rest_of_its_group_waits(store):
+    silent = iter([fs.Unavailable("storage refused: no answer", where="s3://x", hint="wait"), None])
+
+    def read() -> None:
+        if error := next(silent, None):
+            raise error
+
+    DO["000001"] = read
+    attempt, cluster = Attempt(store), Cluster(width=1)
+    assert attempt.run(4, cluster) == [0, 1, 4, 9]
+    assert CALLS == {"000000": 1, "000001": 2, "000002": 1, "000003": 1}
+    (exit_,) = [event for event in attempt.events if event["kind"] == "exit"]
+    assert (exit_["cause"], exit_["shard"]) == ("worker lost", "000001")
+    assert "storage refused: no answer, seen on" in exit_["message"]
+
+
+def test_storage_that_never_answers_fails_the_map_with_its_own_hint(store):
+    def read() -> None:
+        raise fs.Unavailable("storage refused: no answer", where="s3://x", hint="check that the store is reachable")
+
+    DO["000001"] = read
+    with pytest.raises(StepError, match=r"1 of 2 shards failed .*no answer") as failed:
+        Attempt(store, retries=1).run(2, Cluster(width=1))
+    assert failed.value.hint.startswith("check that the store is reachable; 1 retries are spent")
 
 
 def test_stop_request_ends_after_the_shard_in_hand_and_keeps_what_is_done(store, monkeypatch):
