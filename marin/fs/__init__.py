@@ -1,10 +1,11 @@
 """Bytes at URLs: the only room that knows fsspec."""
 
 from marin.fs.bulk import ask_each, decode_many, exists_many, list_folders, read_many
-from marin.fs.faults import NotFound, Unavailable, be_patient
+from marin.fs.faults import NotFound, Unavailable
 from marin.fs.listing import glob, list_files, list_folder
 from marin.fs.location import is_local, join, local_path, normalise
 from marin.fs.output import FolderOutput
+from marin.fs.patience import be_patient
 from marin.fs.probe import probe
 from marin.fs.read import (
     FileReader,

@@ -2,7 +2,7 @@
 
 Every call to storage goes through `attempt`. Transient errors are retried with exponential backoff and jitter;
 all that remains becomes a StoreError that says what to do. Somebody at a terminal hears of it soon; a worker, which
-has work in hand that is lost with a failed call, calls `be_patient` and goes on for a minute.
+has work in hand that is lost with a failed call, goes on for a minute (fs/patience.py).
 """
 
 import errno
@@ -15,17 +15,15 @@ from typing import TypeVar
 
 from marin.base.errors import StoreError
 from marin.fs.location import is_local
+from marin.fs.patience import patience
 
 T = TypeVar("T")
 
 TRIES = 5
-PATIENT_SECONDS = 60.0
-"""As long as a driver waits for its heartbeat: whoever is patient for longer works for a run that has given up."""
 _FIRST_PAUSE = 0.2  # seconds; doubles with each try
 _LONGEST_PAUSE = 5.0
 _ENOUGH_SECONDS = 20.0
 """No further try after so long: where nothing answers, each takes seconds by itself."""
-_patience = 0.0
 _FINAL = (IsADirectoryError, NotADirectoryError, PermissionError)
 _REMOTE_FINAL = {errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EMSGSIZE}
 _LOCAL_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
@@ -62,12 +60,6 @@ class Unavailable(StoreError):
     """The storage did not answer, in several tries; a later one may."""
 
 
-def be_patient(seconds: float = PATIENT_SECONDS) -> None:
-    """Let this process try for so long, from now on, before it gives a call up; for workers."""
-    global _patience  # noqa: PLW0603  a process is a worker or is none
-    _patience = seconds
-
-
 def attempt(
     call: Callable[[], T],
     url: str,
@@ -100,7 +92,7 @@ def attempt(
 def _has_tried_enough(number: int, tries: int, seconds: float) -> bool:
     if tries == 1:
         return True
-    return seconds >= _patience and (number >= tries or seconds >= _ENOUGH_SECONDS)
+    return seconds >= patience() and (number >= tries or seconds >= _ENOUGH_SECONDS)
 
 
 def storage_errors() -> tuple[type[Exception], ...]:

@@ -209,7 +209,7 @@ def check_map(drive: Drive, *, again: int) -> None:
     """Each shard was computed once, but for those that were lost in hand: one a host, for want of CPUs."""
     times = Counter(name.split(".")[0] for name in drive.noted("shard"))
     assert len(times) == NUM_SHARDS
-    assert sum(times.values()) <= NUM_SHARDS + again, times.most_common(3)
+    assert sum(times.values()) <= NUM_SHARDS + again, f"{times.most_common(6)}\n{drive.log.read_text()}"
 
 
 def check_gang(drive: Drive, *, losses: int) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from marin import fs
 from marin.base.errors import StoreError
-from marin.fs.faults import PATIENT_SECONDS, TRIES, attempt
+from marin.fs.faults import TRIES, attempt
+from marin.fs.patience import SECONDS
 
 REMOTE, LOCAL = "s3://bucket/x", "/somewhere/x"
 
@@ -68,7 +69,7 @@ def test_attempt_of_a_worker_goes_on_for_a_minute(worker):
     clock, error = Clock(), TimeoutError("no answer")
     with pytest.raises(fs.Unavailable):
         attempt(failing([error] * 1000), REMOTE, pause=clock.pass_by, clock=clock)
-    assert PATIENT_SECONDS <= clock.now < PATIENT_SECONDS + 5
+    assert SECONDS <= clock.now < SECONDS + 5
     assert attempt(failing([error] * (TRIES + 3)), REMOTE, pause=clock.pass_by, clock=clock) == "done"
     with pytest.raises(fs.Unavailable):
         attempt(failing([error]), REMOTE, tries=1, pause=clock.pass_by, clock=clock)
