@@ -2,13 +2,14 @@
 
     python benchmarks/steps.py                    # 1,000 steps, side by side and in chains of ten
     python benchmarks/steps.py --steps 200 --only inline ray
+    python benchmarks/steps.py --steps 200 --only ray --latency 30
 
 Each step writes one small number to a file. *ray* is marin through an embedded cluster, *inline* marin in one process,
 *bare* a Ray task for each step that writes and flushes the same file. *peer* is redun, in a virtual environment that
 holds it (`--peer PYTHON`, or where `python -m venv FOLDER && FOLDER/bin/pip install redun` has put it); without one it
 is left out, with a word. Clusters are warm: one step runs before the clock starts. *driver* is the processor time that
 the driver's process itself spent, all its threads, *workers* that of all its workers; `--calls` counts what one step
-asks of an object store.
+asks of an object store, and `--latency` makes marin's store a simulated one whose calls take so many milliseconds.
 """
 
 import argparse
@@ -31,7 +32,7 @@ import ray
 from marin import Context, Step, Value, plan
 from marin.run.api import open_backend, run_plan
 from marin.run.backends.inline import InlineBackend
-from marin.testing import FaultyStorage
+from marin.testing import FaultyStorage, Rule
 
 CHAIN = 10
 WAYS = ("inline", "ray", "bare", "peer")
@@ -114,7 +115,7 @@ def write_number(path: str, above: Sequence[Any]) -> int:
     return number
 
 
-def measure(way: str, num_steps: int, depth: int, folder: str, peer: str) -> dict[str, float]:
+def measure(way: str, num_steps: int, depth: int, folder: str, peer: str, latency: float) -> dict[str, float]:
     """Run the steps in this process; return wall, driver and worker seconds of each."""
     if way == "peer":
         script = Path(folder, "pipeline.py")  # redun reads the source of its tasks
@@ -123,7 +124,11 @@ def measure(way: str, num_steps: int, depth: int, folder: str, peer: str) -> dic
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         wall, busy = map(float, done.stdout.split()[-2:])
         return {"wall": wall, "driver": busy, "workers": 0.0}
-    start, go = {"inline": _inline, "ray": _marin, "bare": _bare}[way](num_steps, depth, folder)
+    place = folder
+    if latency and way in ("inline", "ray"):
+        storage = FaultyStorage.folder(Path(folder), [Rule("slow", seconds=latency / 1000)])
+        place = storage.url("store")
+    start, go = {"inline": _inline, "ray": _marin, "bare": _bare}[way](num_steps, depth, place)
     start()
     began, busy, workers = time.perf_counter(), _busy(), _workers_busy()
     go()
@@ -223,11 +228,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--peer", default="", help="a Python that can import redun")
     parser.add_argument("--calls", action="store_true", help="count what a step asks of an object store")
+    parser.add_argument("--latency", type=float, default=0.0, help="milliseconds that a call to marin's store takes")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         way, depth, folder, peer = given.child
-        print(json.dumps(measure(way, given.steps, int(depth), folder, peer)))
+        print(json.dumps(measure(way, given.steps, int(depth), folder, peer, given.latency)))
         return
     if given.calls:
         print(
@@ -248,6 +254,8 @@ def main() -> None:
                     __file__,
                     "--steps",
                     str(given.steps),
+                    "--latency",
+                    str(given.latency),
                     "--child",
                     way,
                     str(depth),

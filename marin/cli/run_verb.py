@@ -30,7 +30,7 @@ from marin.cli.options import (
     write_json,
 )
 from marin.cli.plan_verb import draw_drift
-from marin.cli.summary import draw_failures, draw_next, draw_stopped, draw_summary, draw_table, took
+from marin.cli.summary import draw_failures, draw_next, draw_notes, draw_stopped, draw_summary, draw_table, took
 from marin.cli.target import TargetCommand, build_target, picked
 from marin.graph.drift import OnDrift, refuse_drift
 from marin.graph.plan import Plan
@@ -86,11 +86,11 @@ def command(
     stderr().print(first_line(planned, run))
     progress = RunProgress.of((step.name, step.step.step_name()) for step in planned.steps)
     all_cached = all(step.state == "cached" for step in planned.steps)
+    console = stderr()
+    screen: Screen = Tables(console) if console.is_terminal and not as_json and not all_cached else Lines(console)
     interrupted = threading.Event()
     with contextlib.ExitStack() as stack:
         if not all_cached:
-            console = stderr()
-            screen: Screen = Tables(console) if console.is_terminal and not as_json else Lines(console)
             stack.enter_context(Follower(Store.open(store, write=True).url, run, progress, screen))
             stack.enter_context(announced_interrupts(console, interrupted, grace, backend))
             # Standard output is for data: what a step prints in this process must not stand before the JSON.
@@ -113,6 +113,8 @@ def command(
         draw_table(result)
     else:
         draw_summary(result, progress, Store.open(store, write=False))
+        if isinstance(screen, Tables):  # lines stay where they are; the table has gone, with what it said
+            draw_notes(progress)
     if traceback and result.state == "failed":
         _write_tracebacks(result)
     _draw_end(ctx, result, f"{built.command}{store_arguments(store, read_from)}")

@@ -78,6 +78,13 @@ def _draw_completions(step: StepResult, store: Store) -> None:
         click.echo("  " + "-" * 24)
 
 
+def draw_notes(progress: RunProgress) -> None:
+    """Write what was said of results that were there already, such as that older source made them."""
+    for row in progress.rows.values():
+        if row.state == "cached" and row.detail:
+            stderr().print(f"{row.name}: {row.detail}", style="yellow", soft_wrap=True)
+
+
 def draw_failures(result: RunResult, command: str, store: str) -> None:
     """Write one root cause for each failed branch, what is kept, and the next command."""
     for step in result.steps:

@@ -1,29 +1,31 @@
 """The engine: a state machine that takes a plan to its end, over a `Backend` and a store.
 
 Invariant: what is committed is never run again, and nothing is started before all its parents are committed. The
-resolved fingerprint of a step is computed at that moment, from its parents' output digests (early cutoff). It imports
-neither Ray nor torch; when everything is cached no backend is opened.
+resolved fingerprint of a step is computed at that moment, from its parents' output digests (early cutoff). One thread
+moves steps; where the store answers late, it is asked about many at once. It imports neither Ray nor torch; when
+everything is cached no backend is opened.
 """
 
+import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from marin.base.errors import ConfigurationError, StoreError
+from marin import fs
+from marin.base.errors import StoreError
 from marin.base.units import format_seconds
-from marin.graph.drift import Drift, OnDrift, has_drifted, refuse_drift
 from marin.graph.plan import Plan, resolve
 from marin.graph.produced import Produced
-from marin.graph.recipe import Accepted, source_of
-from marin.graph.step import dependencies
+from marin.graph.recipe import Accepted
 from marin.run.backend import Backend, Ended
-from marin.run.failure import Failure, explain, lost
-from marin.run.order import Identity, Order, ParentKey
-from marin.run.outcome import failure_of
+from marin.run.claims import Claim, Claims, Outcome
+from marin.run.drifted import DriftWatch, refusal_of, words_of
+from marin.run.errands import Errands
+from marin.run.failure import Failure, lost
 from marin.run.placement import kind_of
-from marin.run.planner import found_in, recalled_in
+from marin.run.planner import found_in
 from marin.run.result import RunResult, RunState, State, StepResult
 from marin.run.retry import Budget, Cause
 from marin.run.stopping import Stopping
@@ -34,6 +36,10 @@ from marin.store.events import begun
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 1.0
+ANSWER_SECONDS = 0.02
+"""How late the end of an attempt may be noticed while the store is asked."""
+ERRANDS = 64
+"""Steps about which a store that answers late is asked at once."""
 
 OnBusy = Literal["wait", "skip", "fail"]
 """What a run does about a step that another run is making."""
@@ -62,7 +68,8 @@ class Engine:
         self._open_backend = backend
         self._backend: Backend | None = None
         self._run = run
-        self._leases = leases
+        self._claims = Claims(store, leases)
+        self._errands = Errands()
         self._heartbeat = heartbeat
         self._events = events
         self._producer = producer
@@ -77,17 +84,19 @@ class Engine:
         self._startable: deque[Work] = deque()
         self._later: list[tuple[float, Work]] = []
         self._in_flight: dict[str, Work] = {}
+        self._claiming = 0
         self._open = 0
         self._beating = False
+        self._ending = False
         self._accepted: Accepted = {}
-        self._on_drift: OnDrift = "warn"
+        self._drift = DriftWatch(Plan(()))
 
     def run(self, plan: Plan) -> RunResult:
         """Take every step to its end, or stop when asked: nothing runs on then, no lease is kept.
 
         A request lets what is in flight keep its work and end; a KeyboardInterrupt waits for nothing.
         """
-        self._accepted, self._on_drift = plan.accepted, plan.on_drift
+        self._accepted, self._drift = plan.accepted, DriftWatch(plan)
         self._enlist(plan)
         state: RunState | None = None
         try:
@@ -121,42 +130,49 @@ class Engine:
         known = [(each.step.step_name(), each.fingerprint) for each in plan.steps if each.fingerprint is not None]
         self._known = found_in(self._store, known)
 
-    def _result_of(self, work: Work) -> Produced | None:
-        """Return what is committed for a step now with all its files, unless it is to make way."""
-        found = recalled_in(self._store, [(work.step_name, work.fingerprint)]).get(work.fingerprint)
-        return found if found is not None and found.attempt != work.replaces else None
-
     def _turn(self) -> None:
         """Do all that can be done now, then wait for something to end."""
         while self._resolvable:
-            self._resolve(self._resolvable.popleft())
+            self._resolve()
         now = self._clock()
         due = [work for at, work in self._later if at <= now]
         self._later = [(at, work) for at, work in self._later if at > now]
         self._startable.extend(due)
-        while self._startable and (self._backend is None or len(self._in_flight) < self._backend.width):
-            self._start(self._startable.popleft())
+        while self._startable and self._has_room():
+            work = self._startable.popleft()
+            self._claim(work) if work.lease is None else self._start(work)
         self._check_fence()
-        if self._backend is not None and self._in_flight:
-            for ended in self._backend.wait(BUSY_SECONDS):
-                self._settle(ended)
+        if self._backend is not None and (self._in_flight or self._errands.waiting):
+            self._listen(self._backend)
             self._say_what_waits(self._backend)
         elif self._later and not self._resolvable and not self._startable:
             self._pause(max(0.0, min(BUSY_SECONDS, min(at for at, _ in self._later) - now)))
+
+    def _has_room(self) -> bool:
+        """Whether another attempt could start now; before there is a backend, one step is tried after the other."""
+        return len(self._in_flight) + self._claiming < (1 if self._backend is None else self._backend.width)
+
+    def _listen(self, backend: Backend) -> None:
+        """Wait for an answer of the store or for the end of an attempt."""
+        asked = self._errands.waiting > 0
+        if asked:
+            self._errands.collect(ANSWER_SECONDS if self._in_flight else BUSY_SECONDS)
+        for ended in backend.wait(0.0 if asked else BUSY_SECONDS):
+            self._settle(ended)
 
     def _let_end(self) -> None:
         """Wait for what is in flight to keep its work and end; end what does not in its time."""
         for attempt, work in self._in_flight.items():
             detail = "stopping" if kind_of(work.planned.step) == "plain" else "stopping: it keeps what it has"
             self._emit(work, "state", state="running", attempt=attempt, detail=detail)
-        while self._backend is not None and self._in_flight:
+        self._ending = True
+        while self._backend is not None and (self._in_flight or self._errands.waiting):
             for attempt, work in list(self._in_flight.items()):
                 if self._stopping.is_over(kind_of(work.planned.step)):
                     self._backend.end(attempt)
                     self._settle(Ended(attempt, cause=Cause.STOPPED, message="ended before it was done"))
             self._check_fence()
-            for ended in self._backend.wait(BUSY_SECONDS):
-                self._settle(ended)
+            self._listen(self._backend)
 
     def _check_fence(self) -> None:
         if self._beating and self._heartbeat.fenced:
@@ -166,78 +182,90 @@ class Engine:
                 hint="run the same command again once the store answers; what was committed is kept",
             )
 
-    def _resolve(self, work: Work) -> None:
-        """All parents are committed: compute the fingerprint that counts, and look it up."""
-        planned = work.planned
-        parents = [self._works[name] for name in planned.parents]
-        if planned.fingerprint is not None and all(parent.state == "cached" for parent in parents):
-            work.resolved = planned.fingerprint
-        else:
-            digests = [parent.produced.digest for parent in parents if parent.produced is not None]
-            work.resolved = resolve(planned.step, digests, planned.pins, self._accepted).fingerprint
-            self._known.update(found_in(self._store, [(work.step_name, work.fingerprint)]))
-        produced = self._known.get(work.fingerprint)
-        if produced is not None and self._has_drifted(work, produced):
-            work.replaces, produced = produced.attempt, None
+    def _resolve(self) -> None:
+        """Compute the fingerprints that count of the steps whose parents are all committed, and look them up."""
+        works, asked = list(self._resolvable), []
+        self._resolvable.clear()
+        for work in works:
+            planned = work.planned
+            parents = [self._works[name] for name in planned.parents]
+            if planned.fingerprint is not None and all(parent.state == "cached" for parent in parents):
+                work.resolved = planned.fingerprint
+                self._looked_up([work], {})
+            else:
+                digests = [parent.produced.digest for parent in parents if parent.produced is not None]
+                work.resolved = resolve(planned.step, digests, planned.pins, self._accepted).fingerprint
+                asked.append(work)
+        if asked:
+            keys = [(work.step_name, work.fingerprint) for work in asked]
+            self._errands.run(lambda: found_in(self._store, keys), functools.partial(self._looked_up, asked))
+
+    def _looked_up(self, works: Sequence[Work], found: Mapping[str, Produced]) -> None:
+        """Take in which results there are."""
+        for work in works:
+            produced = self._kept(work, found.get(work.fingerprint) or self._known.get(work.fingerprint))
+            if produced is not None:
+                self._complete(work, produced, "cached")
+            elif not work.ended:
+                self._startable.append(work)
+
+    def _kept(self, work: Work, found: Produced | None) -> Produced | None:
+        """Return a result unless its step's source has changed and it makes way, or the step fails for it."""
+        drift = self._drift.of(work, found) if found is not None else None
+        if found is None or drift is None:
+            return found
+        if self._drift.on_drift == "warn":
+            work.note = words_of(drift)
+            return found
+        work.replaces = found.attempt
+        if self._drift.on_drift == "fail":
+            self._fail(work, refusal_of(drift))
+        return None
+
+    def _claim(self, work: Work) -> None:
+        """Ask for the lease, and whether there is still something to do."""
+        if not self._beating:
+            self._heartbeat.start()
+            self._beating = True
+        self._claiming += 1
+        self._errands.run(lambda: self._claims.claim(work), functools.partial(self._claimed, work))
+
+    def _claimed(self, work: Work, claim: Claim) -> None:
+        """Start an attempt under the lease; wait politely while another run holds it."""
+        self._claiming -= 1
+        if isinstance(claim.taken, Lease):
+            work.lease = claim.taken
+        produced = self._kept(work, claim.produced)
         if work.ended:
             return
         if produced is not None:
+            self._release(work)
             self._complete(work, produced, "cached")
-        else:
-            self._startable.append(work)
-
-    def _has_drifted(self, work: Work, produced: Produced) -> bool:
-        """Whether a result makes way because its step's source has changed; where that is refused, the step fails."""
-        step, on_drift = work.planned.step, self._on_drift
-        source = source_of(step) if on_drift != "warn" and step.version is not None else None
-        if source is None or not has_drifted(produced.source, source.digest, self._accepted):
-            return False
-        if on_drift == "fail":
-            version = int(step.version or 0)
-            found = Drift(work.name, work.step_name, version, str(produced.source), source.digest, ())
-            try:
-                refuse_drift([found], on_drift)
-            except ConfigurationError as error:
-                self._fail(work, explain(error, hint=error.hint))
-        return True
+        elif isinstance(claim.taken, Holder):
+            self._meet(work, claim.taken)
+        elif not self._ending:
+            self._start(work)
 
     def _start(self, work: Work) -> None:
-        """Take the lease and submit an attempt; wait politely while another run holds it."""
-        if work.lease is None and not self._take_lease(work):
-            return
+        """Submit an attempt."""
         backend = self._ensure_backend()
         work.attempts += 1
         work.began = self._clock()
-        order = self._order(work)
+        order = work.order(
+            [self._works[name] for name in work.planned.parents],
+            store=self._store,
+            run=self._run,
+            producer=self._producer(),
+            accepted=self._accepted,
+        )
         self._in_flight[order.identity.attempt] = work
         work.state = "running"
         backend.submit(order, work.planned.step)
 
-    def _take_lease(self, work: Work) -> bool:
-        """Return whether the lease is ours and there is still something to do."""
-        if not self._beating:
-            self._heartbeat.start()
-            self._beating = True
-        taken = self._leases.acquire(work.step_name, work.fingerprint)
-        if isinstance(taken, Lease):
-            work.lease = taken
-        # The holder may have committed since the first look, before it let the lease go.
-        produced = self._result_of(work)
-        if produced is not None and self._has_drifted(work, produced):
-            work.replaces, produced = produced.attempt, None
-        if work.ended:
-            return False
-        if produced is not None:
-            self._release(work)
-            self._complete(work, produced, "cached")
-        elif isinstance(taken, Holder):
-            self._meet(work, taken)
-        return work.lease is not None
-
     def _meet(self, work: Work, holder: Holder) -> None:
         """Do what was asked for where another run makes a result: wait for it, leave it to that run, or fail."""
         detail = f"run {holder.run} of {holder.user}@{holder.host} makes it since {holder.since}"
-        if self._on_busy == "wait":
+        if self._on_busy == "wait" or holder.run == self._run:  # another step of this run, with the same fingerprint
             if work.busy_with != holder.run:
                 work.busy_with = holder.run
                 nearest = work.planned.cause.nearest if work.planned.cause else None
@@ -258,6 +286,8 @@ class Engine:
             backend = self._open_backend()
             backend.start(self._code_folders, self._run)
             self._backend = backend
+            if not fs.is_local(self._store.url):
+                self._errands.open(min(ERRANDS, 2 * backend.width) if backend.width > 1 else 1)
             for work in self._works.values():
                 if not work.ended:
                     backend.check(work.name, work.planned.step)
@@ -278,47 +308,21 @@ class Engine:
             if work := self._in_flight.get(attempt):
                 self._emit(work, "state", state="waiting", attempt=attempt, pending=True, detail=why)
 
-    def _order(self, work: Work) -> Order:
-        planned = work.planned
-        sources = [self._works[parent] for parent in planned.parents]
-        parents = [
-            ParentKey(path, source.step_name, source.fingerprint)
-            for (path, _), source in zip(dependencies(planned.step), sources, strict=True)
-        ]
-        attempt = f"{self._run}-{work.fingerprint[:8]}-{work.attempts}"
-        assert work.lease is not None
-        read_from = tuple(upstream.url for upstream in self._store.upstreams)
-        return Order(
-            identity=Identity(
-                self._store.url, self._run, work.name, work.step_name, work.fingerprint, attempt, read_from
-            ),
-            recipe=planned.recipe,
-            parents=tuple(parents),
-            pins=planned.pins,
-            resources=planned.step.placed.resources,
-            epoch=work.lease.epoch,
-            producer=self._producer(),
-            source=source.digest if (source := source_of(planned.step)) else None,
-            accepted=self._accepted,
-            replaces=work.replaces,
-        )
-
     def _settle(self, ended: Ended) -> None:
-        """Take in the end of an attempt: done, another try, or failed."""
+        """Ask what an attempt that has ended has come to."""
         work = self._in_flight.pop(ended.attempt)
         work.seconds += self._clock() - work.began
         work.report = ended.report
-        # A worker that was lost, or whose commit had no answer, may have committed: a success is never turned into a
-        # failure. One that reports success is believed over a single read, which may have been damaged on its way.
-        produced = self._result_of(work)
-        if produced is None and ended.report is not None and ended.report.failure is None:
-            produced = self._result_of(work)
-        if produced is not None:
+        self._errands.run(lambda: self._claims.outcome(work, ended), functools.partial(self._settled, work, ended))
+
+    def _settled(self, work: Work, ended: Ended, outcome: Outcome) -> None:
+        """Take in the end of an attempt: done, another try, or failed."""
+        if outcome.produced is not None:
             self._release(work)
-            self._complete(work, produced, "done")
+            self._complete(work, outcome.produced, "done")
             return
-        folder = self._store.attempt_folder(work.step_name, work.fingerprint, ended.attempt)
-        failure = failure_of(work, ended, folder)
+        failure = outcome.failure
+        assert failure is not None
         if ended.report is None:
             self._emit(work, "exit", attempt=ended.attempt, cause=str(failure.cause), message=failure.message)
         if failure.cause is Cause.STOPPED:  # perhaps told before this process was
@@ -337,7 +341,7 @@ class Engine:
 
     def _complete(self, work: Work, produced: Produced, state: Literal["cached", "done"]) -> None:
         work.produced = produced
-        self._move(work, state)
+        self._move(work, state, **({"detail": work.note} if work.note and state == "cached" else {}))
         for child in work.children:
             child.unmet -= 1
             if not child.unmet and not child.ended:
@@ -364,19 +368,22 @@ class Engine:
 
     def _wind_up(self) -> None:
         """Leave nothing behind: stop what runs, give every lease back. Once all has ended, this does nothing."""
+        self._ending = True
         if self._backend is not None and self._in_flight:
             self._backend.stop()
+        self._errands.drain()  # what has been claimed by now is to be given back
         for work in self._works.values():
             if not work.ended:
                 self._release(work)
                 self._move(work, "stopped")
+        self._errands.close()
         if self._beating:
             self._heartbeat.stop()
 
     def _release(self, work: Work) -> None:
         if work.lease is not None:
-            self._leases.release(work.lease)
-            work.lease = None
+            lease, work.lease = work.lease, None
+            self._errands.run(lambda: self._claims.release(lease), lambda _: None)
 
     def _move(self, work: Work, state: State, **detail: str) -> None:
         self._open -= state in ENDED

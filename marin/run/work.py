@@ -1,15 +1,18 @@
 """One step of a run as the engine sees it: a mutable record whose state only the engine moves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from marin.base.json import Json
 from marin.graph.plan import PlannedStep
 from marin.graph.produced import Produced
+from marin.graph.recipe import Accepted, source_of
+from marin.graph.step import dependencies
 from marin.run.failure import Failure
-from marin.run.order import Report
+from marin.run.order import Identity, Order, ParentKey, Report
 from marin.run.result import State, StepResult
 from marin.run.retry import Budget
-from marin.store import Lease
+from marin.store import Lease, Producer, Store
 
 ENDED = ("cached", "done", "failed", "blocked", "stopped")
 
@@ -30,6 +33,8 @@ class Work:
     lease: Lease | None = None
     replaces: str | None = None
     """The attempt whose result does not count, because its step's source has drifted."""
+    note: str = ""
+    """What a screen says of a result that is used all the same."""
     busy_with: str | None = None
     """The run that holds the lease instead."""
     attempts: int = 0
@@ -58,6 +63,30 @@ class Work:
     def ended(self) -> bool:
         """Whether nothing more happens to it in this run."""
         return self.state in ENDED
+
+    def order(
+        self, parents: Sequence["Work"], *, store: Store, run: str, producer: Producer, accepted: Accepted
+    ) -> Order:
+        """Return the order for an attempt of this number; the lease is held."""
+        planned = self.planned
+        assert self.lease is not None
+        attempt = f"{run}-{self.fingerprint[:8]}-{self.attempts}"
+        read_from = tuple(upstream.url for upstream in store.upstreams)
+        return Order(
+            identity=Identity(store.url, run, self.name, self.step_name, self.fingerprint, attempt, read_from),
+            recipe=planned.recipe,
+            parents=tuple(
+                ParentKey(path, parent.step_name, parent.fingerprint)
+                for (path, _), parent in zip(dependencies(planned.step), parents, strict=True)
+            ),
+            pins=planned.pins,
+            resources=planned.step.placed.resources,
+            epoch=self.lease.epoch,
+            producer=producer,
+            source=source.digest if (source := source_of(planned.step)) else None,
+            accepted=accepted,
+            replaces=self.replaces,
+        )
 
     def result(self, artifact: str | None) -> StepResult:
         """Return the public record; `artifact` is the URL of the committed folder, if there is one."""

@@ -8,6 +8,7 @@ producers waste work and corrupt nothing. Hence a lease that cannot be given bac
 
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class _Watch(NamedTuple):
 
 
 class Leases:
-    """Takes and gives back the leases of one run."""
+    """Takes and gives back the leases of one run, from any number of threads; of one fingerprint from one at a time."""
 
     def __init__(
         self,
@@ -83,6 +84,7 @@ class Leases:
         self._watched: dict[str, _Watch] = {}
         self._asked: dict[tuple[str, str], str] = {}
         self._owed: list[Lease] = []
+        self._lock = threading.Lock()
 
     def acquire(self, step: str, fingerprint: str) -> Lease | Holder:
         """Take the lease, or return who holds it; never waits. Raises StoreError when the store does not answer."""
@@ -98,8 +100,7 @@ class Leases:
             if epoch and f"{epoch}.released.json" not in names:
                 url = fs.join(folder, f"{epoch}.json")
                 mine = Lease(url, epoch)
-                if mine in self._owed:  # nobody has had it since: it is mine again
-                    self._owed.remove(mine)
+                if self._forgive(mine):  # nobody has had it since: it is mine again
                     return self._taken(step, fingerprint, mine)
                 record = _read(url, epoch, fingerprint)
                 if record is not None and record.nonce == nonce:
@@ -117,19 +118,34 @@ class Leases:
         While the store does not answer it is owed, and given back with the next call; when this run ends first, its
         heartbeat ends with it, and the lease with that.
         """
-        if lease not in self._owed:
-            self._owed.append(lease)
+        with self._lock:
+            if lease not in self._owed:
+                self._owed.append(lease)
         self._settle_debts()
 
     def _settle_debts(self) -> None:
-        while self._owed:
-            url = self._owed[0].url.removesuffix(".json") + ".released.json"
+        while (lease := self._next_debt()) is not None:
+            url = lease.url.removesuffix(".json") + ".released.json"
             try:
                 fs.create(url, records.encode("released", {"run": self._run, "at": _now()}), durable=False)
             except StoreError as error:
                 log.warning("a lease could not be given back yet (%s)", error)
+                with self._lock:
+                    self._owed.insert(0, lease)
                 return
-            self._owed.pop(0)
+
+    def _next_debt(self) -> Lease | None:
+        """Take a lease off the list, so that no other thread gives it back, or takes it again, at the same time."""
+        with self._lock:
+            return self._owed.pop(0) if self._owed else None
+
+    def _forgive(self, lease: Lease) -> bool:
+        """Whether a lease was still to be given back; it is not any more."""
+        with self._lock:
+            owed = lease in self._owed
+            if owed:
+                self._owed.remove(lease)
+            return owed
 
     def _taken(self, step: str, fingerprint: str, lease: Lease) -> Lease:
         del self._asked[(step, fingerprint)]

@@ -170,6 +170,21 @@ def test_drift_found_below_a_parent_that_ran_is_refused_or_rerun_too(marin, edit
     assert {name: step["state"] for name, step in run(marin, "--on-drift", "rerun").items()}["vow"] == "done"
 
 
+def test_drift_found_below_a_parent_that_ran_is_said_once(marin, edit: Edit):
+    run(marin)
+    edit("return x + 1", "return x + 2")
+    edit("x * 2 + BASE", "BASE + 2 * x")
+    done = marin("run", "lab.py", "--backend", "inline", "--on-drift", "warn")
+    assert done.code == 0
+    said = [line for line in done.err.splitlines() if "code drift" in line]
+    assert len(said) == 1
+    assert "vow cached: code drift: its source changed under version 1" in said[0]
+    again = marin("run", "lab.py", "--backend", "inline", "--on-drift", "warn")
+    assert [line for line in again.err.splitlines() if "code drift" in line] == [
+        "code drift: vow: its source changed under version 1: lab.add"
+    ]
+
+
 @pytest.mark.parametrize(("on_drift", "code", "state"), [("fail", 1, "failed"), ("rerun", 0, "done")])
 def test_drift_of_a_result_that_gc_has_unlisted_is_seen(marin, edit: Edit, on_drift: str, code: int, state: str):
     run(marin)

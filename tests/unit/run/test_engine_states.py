@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from marin.base.errors import StepError
+from marin.base.errors import StepError, StoreError
 from marin.graph.artifact import Value
 from marin.graph.context import Context
 from marin.graph.step import Step
@@ -16,6 +16,7 @@ from marin.run.backends.inline import InlineBackend, InlineWorkers
 from marin.run.order import Order
 from marin.run.retry import Cause
 from marin.store import Heartbeat, Lease, Leases, Store
+from marin.testing import FaultyStorage, Rule
 
 
 class Number(Step[Value[int]]):
@@ -144,3 +145,78 @@ def test_engine_busy_step_is_waited_for(busy):
     timer.start()
     assert _run_beside(busy, "wait")[0].state == "done"
     timer.join()
+
+
+class WideBackend(InlineBackend):
+    """Stands for a cluster with room for several attempts."""
+
+    width = 4
+
+
+class Together:
+    """A storage's latency: `sleep` ends once so many calls wait at the same moment, but for the first ones."""
+
+    def __init__(self, calls: int, *, after: int) -> None:
+        self._barrier = threading.Barrier(calls)
+        self._left = after
+        self.met = False
+
+    def sleep(self, seconds: float) -> None:
+        self._left -= 1
+        if self._left >= 0 or self.met:
+            return
+        try:
+            self._barrier.wait(timeout=20)
+            self.met = True
+        except threading.BrokenBarrierError:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("path", "alone"),
+    [("*/number/*/leases/1.json", 1), ("*/leases/1.released.json", 0), ("*/double/*/leases/1.json", 0)],
+)
+def test_engine_asks_a_late_store_about_many_steps_at_once(path, alone):
+    together = Together(3, after=alone)  # the first lease is asked for alone: the backend is opened only then
+    storage = FaultyStorage.memory("wide", sleep=together.sleep)
+    url = storage.url("store")
+    Store.open(url, write=True)
+    plan = api.plan([Number(number=0), *[Double(number=Number(number=n)) for n in range(1, 4)]], store=url)
+    storage.rules = [Rule("slow", operation="create", path=path)]
+    assert api.run_plan(plan, store=url, backend=WideBackend()).state == "done"
+    assert together.met
+    leases = [name for name in storage.objects.below("store/artifacts") if "/leases/" in name]
+    assert len(leases) == 2 * 7
+    assert sum(name.endswith(".released.json") for name in leases) == 7
+
+
+class Stopped(WideBackend):
+    """Is interrupted while leases are asked for."""
+
+    def submit(self, order: Order, step: Step) -> None:
+        if step.number == 2:
+            raise KeyboardInterrupt
+        super().submit(order, step)
+
+
+def test_engine_interrupted_gives_back_leases_that_it_was_only_asking_for():
+    storage = FaultyStorage.memory("wide")
+    url = storage.url("store")
+    result = api.run_plan(api.plan([Number(number=n) for n in range(6)], store=url), store=url, backend=Stopped())
+    assert result.state == "stopped"
+    leases = [name for name in storage.objects.below("store/artifacts") if "/leases/" in name]
+    taken = {name.replace(".released", "") for name in leases}
+    assert len(leases) == 2 * len(taken)
+    assert api.run_plan(api.plan([Number(number=2)], store=url), store=url, backend="inline").state == "done"
+
+
+def test_engine_late_store_that_stops_answering_ends_the_run_with_its_error():
+    storage = FaultyStorage.memory("wide")
+    url = storage.url("store")
+    Store.open(url, write=True)
+    plan = api.plan([Number(number=n) for n in range(6)], store=url)
+    storage.rules = [Rule("denied", operation="create", path="*/leases/*", nth=4)]
+    with pytest.raises(StoreError, match="storage refused"):
+        api.run_plan(plan, store=url, backend=WideBackend())
+    storage.rules = ()
+    assert api.run_plan(api.plan([Number(number=n) for n in range(6)], store=url), store=url, backend="inline")
