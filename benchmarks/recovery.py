@@ -2,6 +2,7 @@
 
     python benchmarks/recovery.py                        # 10 kills of each kind; needs root, for the hosts
     python benchmarks/recovery.py --kills 3 --only rank driver --json
+    python benchmarks/recovery.py --only train           # needs no hosts and no root
 
 A cluster of hosts in namespaces of this machine (tests/cluster/hosts.py): a head without work and three workers. Each
 row counts from the SIGKILL to the first work done after it. *bare*: an actor's process is killed, its death is seen, a
@@ -9,7 +10,9 @@ new actor is started, and its first method returns; every other row is given as 
 ranks is killed, and all walk again. *worker*: the worker of a map is killed, and the shard that it had in hand runs
 again. *node*: a host with a rank is lost without a last word, and all ranks walk again; most of that is the time until
 Ray gives the host up, 5 failed questions here, a second apart (`--health`). *driver*: `marin run` is killed, and the
-same command computes again; that is counted from the command.
+same command computes again; that is counted from the command. *train*: one of the two ranks of a small training
+(gloo, embedded Ray on this machine) is killed; from the kill until that is seen, until both ranks are formed again,
+and until they have done their first step, by the times that stand in the run's events.
 """
 
 import argparse
@@ -24,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +38,13 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 import hosts  # noqa: E402  what tests of the cluster stand on as well
 
+from marin.store import EventReader  # noqa: E402
+
 MARIN = str(Path(sys.executable).with_name("marin"))
 STEPS = f"{ROOT}/tests/cluster/modules/host_steps.py"
-KINDS = ("bare", "rank", "worker", "node", "driver")
+TRAINING = f"{ROOT}/tests/cluster/modules/gang_steps.py:training"
+KINDS = ("train", "bare", "rank", "worker", "node", "driver")
+PHASES = ("kill to seen", "seen to formed", "formed to step", "kill to step")
 WORKERS = {"one": 2, "two": 2, "three": 2}
 
 
@@ -192,6 +200,79 @@ def bare(address: str, kills: int) -> list[float]:
     return took
 
 
+class Training:
+    """`marin run` of a training on this machine, and the events of its gang."""
+
+    def __init__(self, folder: Path) -> None:
+        self._store = str(folder / "store")
+        self._log = folder / "train.log"
+        command = [MARIN, "run", TRAINING, "--store", self._store]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._events: list[dict[str, Any]] = []
+        self._reader: EventReader | None = None
+
+    def ranks(self, generation: int) -> dict[int, dict[str, Any]]:
+        """Return the placement of each rank of a generation."""
+        placed = [event for event in self._events if event.get("generation") == generation and "rank" in event]
+        return {event["rank"]: event for event in placed}
+
+    def steps(self, generation: int) -> list[float]:
+        """Return when each step of a generation was done."""
+        if len(ranks := self.ranks(generation)) < 2:
+            return []
+        since = max(_seconds(event) for event in ranks.values())
+        times = [_seconds(event) for event in self._events if event["kind"] == "metric" and event.get("rank") == 0]
+        return [time for time in times if time > since]
+
+    def seen(self, generation: int) -> float:
+        """Return when the end of a generation was seen."""
+        (event,) = (e for e in self._events if e["kind"] == "exit" and e.get("generation") == generation)
+        return _seconds(event)
+
+    def until(self, happened: Callable[[], object]) -> None:
+        """Wait until the events say so."""
+        while not happened():
+            if self._process.poll() is not None:
+                raise SystemExit(f"the run has ended:\n{self._log.read_text()}")
+            time.sleep(0.2)
+            runs = list(Path(self._store, "runs").glob("*"))
+            if runs and self._reader is None:
+                self._reader = EventReader(self._store, runs[0].name)
+            if self._reader is not None:
+                self._events += self._reader.poll()
+
+    def end(self) -> None:
+        """Stop the run as Ctrl-C does, with all that it has started."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+
+
+def _seconds(event: dict[str, Any]) -> float:
+    return datetime.fromisoformat(event["time"]).timestamp()
+
+
+def kill_training_ranks(folder: Path, kills: int) -> list[tuple[float, ...]]:
+    """Return, for each kill of a rank, the seconds of each of PHASES."""
+    training, took = Training(folder), []
+    try:
+        for generation in range(1, kills + 1):
+            training.until(lambda g=generation: training.steps(g))
+            began = time.time()
+            # Two checkpoints at least, which renew the budget; then at another moment of the second each time.
+            training.until(lambda since=began + 2.5 + 0.1 * generation: time.time() > since)
+            victim = training.ranks(generation)[generation % 2]
+            killed = time.time()
+            os.kill(victim["pid"], signal.SIGKILL)
+            training.until(lambda g=generation: training.steps(g + 1))
+            formed = max(_seconds(event) for event in training.ranks(generation + 1).values())
+            seen, stepped = training.seen(generation), training.steps(generation + 1)[0]
+            took.append((seen - killed, formed - seen, stepped - formed, stepped - killed))
+    finally:
+        training.end()
+    return took
+
+
 KILLERS: dict[str, Callable[[hosts.Cluster, Path], Iterator[float]]] = {
     "rank": kill_ranks,
     "worker": kill_workers,
@@ -227,6 +308,17 @@ def row_of(kind: str, took: list[float], base: float | None) -> dict[str, Any]:
     }
 
 
+def show_row(row: dict[str, Any]) -> None:
+    """Print one kind of kill."""
+    figures = "".join(f"  {name} {row[f'{name}_s']:>6} s" for name in ("median", "p90", "max"))
+    ratio = f"  {row['ratio']} of bare" if row["ratio"] else ""
+    print(f"{row['kind']:>14}  {row['kills']:>2} kills{figures}{ratio}", flush=True)
+
+
+def _nothing(row: dict[str, Any]) -> None:
+    """The figures are printed at the end."""
+
+
 def main() -> None:
     """Start the cluster, kill, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -239,23 +331,27 @@ def main() -> None:
     if given.child:
         Path(given.child[1]).write_text(json.dumps(bare(given.child[0], given.kills)))
         return
-    if why := hosts.why_no_hosts():
+    if set(given.only) != {"train"} and (why := hosts.why_no_hosts()):
         raise SystemExit(why)
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32), NO_COLOR="1", OMP_NUM_THREADS="1")
     folder = Path(tempfile.mkdtemp(prefix="mr-"))
     health = {"period_ms": 1000, "timeout_ms": 1000, "initial_delay_ms": 1000, "failure_threshold": given.health}
     environment = {f"RAY_health_check_{name}": str(value) for name, value in health.items()}
+    show = _nothing if given.json else show_row
     rows: list[dict[str, Any]] = []
     try:
-        with hosts.cluster_of_hosts(folder, workers=WORKERS, environment=environment) as cluster:
-            if not given.json:
-                print(f"{'kind':>7} {'kills':>6} {'median':>8} {'p90':>8} {'max':>8}  of bare")
-            for kind in given.only:
-                base = rows[0]["median_s"] if rows and rows[0]["kind"] == "bare" else None
-                rows.append(row := row_of(kind, measure(kind, cluster, folder, given.kills), base))
-                if not given.json:
-                    figures = " ".join(f"{row[name]:>6} s" for name in ("median_s", "p90_s", "max_s"))
-                    print(f"{kind:>7} {row['kills']:>6} {figures}  {row['ratio'] or ''}", flush=True)
+        if "train" in given.only:
+            took = kill_training_ranks(folder, given.kills)
+            for phase, seconds in zip(PHASES, zip(*took, strict=True), strict=True):
+                rows.append(row_of(phase, list(seconds), None))
+                show(rows[-1])
+        if kinds := [kind for kind in given.only if kind != "train"]:
+            with hosts.cluster_of_hosts(folder, workers=WORKERS, environment=environment) as cluster:
+                base = None
+                for kind in kinds:
+                    rows.append(row := row_of(kind, measure(kind, cluster, folder, given.kills), base))
+                    base = row["median_s"] if kind == "bare" else base
+                    show(row)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if given.json:

@@ -91,6 +91,9 @@ class Step(Config, Generic[A_co]):
         """Return URL patterns of external files, pinned by content when planned. None by default."""
         return ()
 
+    def check_resources(self, resources: Resources) -> None:
+        """Raise ConfigurationError if the step cannot run on these resources; `.on` asks. All will do by default."""
+
     def on(
         self,
         *,
@@ -105,7 +108,7 @@ class Step(Config, Generic[A_co]):
         hang_after: float | None = None,
         timeout: float | None = None,
     ) -> Self:
-        """Return a copy with these resources; the fingerprint stays."""
+        """Return a copy with these resources; the fingerprint stays. ConfigurationError if it cannot run on them."""
         resources = self._placed.resources.with_changes(
             cpus=cpus,
             gpus=gpus,
@@ -118,6 +121,7 @@ class Step(Config, Generic[A_co]):
             hang_after=hang_after,
             timeout=timeout,
         )
+        self.check_resources(resources)
         return self._with_placed(replace(self._placed, resources=resources))
 
     def named(self, name: str) -> Self:

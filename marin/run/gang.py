@@ -8,7 +8,7 @@ and no torch.
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -65,11 +65,6 @@ class Movement:
         limit = FIRST_TIMES * self.floor if median is None else max(self.floor, SUSPECT_STEPS * median)
         return sorted(rank for rank, (_, _, since) in self._last.items() if now - since > limit)
 
-    @property
-    def watched(self) -> list[int]:
-        """The ranks that have beaten and not ended."""
-        return sorted(self._last)
-
     def furthest_behind(self) -> list[int]:
         """Return the ranks at the lowest step, and of these the ones that stopped moving first."""
         lowest = min(step for _, step, _ in self._last.values())
@@ -79,6 +74,8 @@ class Movement:
 
     def words(self, rank: int, now: float) -> str:
         """Return where a rank has stood for how long."""
+        if rank not in self._last:
+            return "it has not begun to move"
         phase, step, since = self._last[rank]
         return f"in `{phase}` at step {step} for {now - since:.0f} s"
 
@@ -180,9 +177,9 @@ def watch(
             silent = [rank for rank, at in answered.items() if rank not in ends and at <= failed_at]
             if not silent or now - failed_at > GRACE_SECONDS or _is_loss(ends.values()):
                 return blame(list(ends.values()), silent, formation.title)
-        elif movement.suspects(now):
+        elif movement.suspects(now) or _silent(answered, ends, now, FIRST_TIMES * hang_after):
             formation.dump_stacks()
-            return _hung(answered, movement, formation, now)
+            return _hung(_silent(answered, ends, now, SILENT_SECONDS), movement, formation.title, now)
     if any(end.failure for end in ends.values()):
         return blame(list(ends.values()), [], formation.title)
     if wish and any(end.stopped for end in ends.values()):
@@ -212,14 +209,18 @@ def _ended_by(wish: Wish, step: int | None) -> Failure:
             return lost(Cause.PREEMPTED, f"a rank was told to end (SIGTERM); all stopped{at}", where="", hint=HUNG_HINT)
 
 
-def _hung(answered: Mapping[int, float], movement: Movement, formation: Formation, now: float) -> Failure:
+def _silent(answered: Mapping[int, float], ends: Container[int], now: float, seconds: float) -> list[int]:
+    """Return the ranks that have not ended and have given no sign of life for so long."""
+    return [rank for rank, at in answered.items() if rank not in ends and now - at > seconds]
+
+
+def _hung(silent: Sequence[int], movement: Movement, title: Callable[[int], str], now: float) -> Failure:
     """Name who hangs: ranks that give no sign of life, or else those that are furthest behind.
 
     The ranks that wait for them in a collective stand still as long, and are suspected as soon.
     """
-    silent = [rank for rank in movement.watched if now - answered[rank] > SILENT_SECONDS]
     blamed = silent or movement.furthest_behind()
-    names = ", ".join(formation.title(rank) for rank in blamed[:4]) + (" and others" if len(blamed) > 4 else "")
+    names = ", ".join(title(rank) for rank in blamed[:4]) + (" and others" if len(blamed) > 4 else "")
     one = len(blamed) == 1
     what = ("gives" if one else "give") + " no sign of life" if silent else ("does" if one else "do") + " not move"
     return lost(Cause.HUNG, f"{names} {what}: {movement.words(blamed[0], now)}", where="", hint=HUNG_HINT)

@@ -3,8 +3,10 @@
 from pydantic import Field
 
 from marin.base.config import Placement
+from marin.base.errors import ConfigurationError
 from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Context
+from marin.graph.resources import Resources
 from marin.graph.step import Step
 from marin.model.config import Decoder
 from marin.train.config import Optimizer, Schedule, TrainConfig, WarmupStableDecay
@@ -33,6 +35,15 @@ class Train(Step[Checkpoint]):
     """Time between checkpoints."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
+
+    def check_resources(self, resources: Resources) -> None:
+        """Refuse more ranks than sequences: any other number shares the same batch, evenly or not."""
+        if resources.num_ranks > self.batch:
+            raise ConfigurationError(
+                f"a batch of {self.batch} sequences cannot feed {resources.num_ranks} ranks",
+                where="Train.batch",
+                hint=f"give `batch` at least {resources.num_ranks}, or use fewer gpus, nodes or ranks",
+            )
 
     def run(self, ctx: Context) -> Checkpoint:
         """Form the gang, train, and keep what rank 0 wrote."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch._dynamo  # noqa: F401  the first optimiser imports it, for 1 s: here a fork server does, once for all ranks
+
 from marin.base.errors import ConfigurationError, Interrupted
 from marin.base.json import Json
 from marin.data.loader import SequenceData

@@ -76,6 +76,26 @@ def test_watch_hung_rank_is_dumped_and_reported():
     assert 60 <= formation.now <= 70
 
 
+def test_watch_rank_that_freezes_before_its_first_beat_is_blamed_for_those_that_wait_for_it():
+    first = News(beats=((0, "train", 0),), alive=(0, 1))
+    moves = [News(beats=((0, "train", step),), alive=(0,)) for step in range(1, 5)]
+    outcome = _watch(ScriptedFormation([first, *moves]), 2)
+    assert isinstance(outcome, Failure)
+    assert (outcome.cause, outcome.message) == (
+        Cause.HUNG,
+        "rank 1 of 2 on node here gives no sign of life: it has not begun to move",
+    )
+
+
+def test_watch_ranks_that_all_freeze_before_their_first_beat_are_not_waited_for_for_ever():
+    formation = ScriptedFormation([News(alive=(0, 1)), News()])
+    outcome = _watch(formation, 2)
+    assert isinstance(outcome, Failure)
+    assert (outcome.cause, formation.dumps) == (Cause.HUNG, 1)
+    assert outcome.message.startswith("rank 0 of 2 on node here, rank 1 of 2 on node here give no sign of life")
+    assert 600 <= formation.now <= 610
+
+
 def test_watch_one_rank_told_to_stop_stops_all_once():
     ends = tuple(RankEnd(rank, 1.0, stopped=True) for rank in range(2))
     formation = ScriptedFormation([News(stopping=True), News(stopping=True), News(ends=ends)])
