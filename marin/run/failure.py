@@ -46,6 +46,8 @@ def lost(cause: Cause, message: str, *, where: str, hint: str) -> Failure:
 
 def explain(error: BaseException, *, hint: str, cause: Cause = Cause.EXCEPTION) -> Failure:
     """Return the failure that an exception is; a MarinError keeps its own place and hint."""
+    if cause is Cause.EXCEPTION and isinstance(error, MemoryError):  # the machine's state, not the code, decides
+        cause = Cause.OUT_OF_MEMORY
     frames = traceback.extract_tb(error.__traceback__)
     user = next((frame for frame in reversed(frames) if not _is_framework(frame.filename)), None)
     place = f"{_short(user.filename)}:{user.lineno} in {user.name}" if user else ""

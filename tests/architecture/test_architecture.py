@@ -42,11 +42,13 @@ RAY_FILES = {
     "run/backends/ray_placement.py",
     "run/backends/ray_jobs.py",
     "run/backends/ray_preflight.py",
+    "run/backends/ray_watch.py",
     "run/backends/ray_worker.py",
 }
 # Modules that import at first use, and why: docs/contributing/decisions/0001.
 LAZY_DOORS = {
     "base/lazy.py",
+    "fs/location.py",  # s3fs is an extra
     "graph/artifact.py",  # Table needs pyarrow when it is read
     "export/parity.py",  # transformers is optional
     "run/api.py",  # the backend that a run asks for

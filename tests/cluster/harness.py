@@ -106,6 +106,7 @@ class Cluster:
         self._environment = dict(environment)
         self._port = free_port()
         self._started = 0
+        self._forgotten: set[str] = set()
         self.more: dict[str, dict[str, str]] = {}
         """Variables of single nodes."""
 
@@ -121,7 +122,7 @@ class Cluster:
 
     def start(self) -> None:
         """Bring up what is down, and wait until the cluster is whole; a new head is a new cluster, with new nodes."""
-        down = [name for name in self._cpus if name not in self.nodes or not self.nodes[name].lives]
+        down = [name for name in self._cpus if name in self._forgotten or not self._lives(name)]
         if "head" in down:
             down = list(self._cpus)
             self.close()
@@ -129,7 +130,13 @@ class Cluster:
         started = [self._start(name) for name in down if name != "head"]
         for node in started:
             node.await_start()
+        self._forgotten.clear()
         until(lambda: self.num_alive() == len(self._cpus), seconds=30)
+
+    def restart_head(self) -> None:
+        """Replace the head by one that knows nothing of this cluster; `start` replaces the nodes that it forgot."""
+        self._start("head").await_start()
+        self._forgotten = set(self._cpus) - {"head"}
 
     def node_of(self, pid: int) -> Node:
         """Return the node that has a process."""
@@ -151,6 +158,9 @@ class Cluster:
         """End every node with all that it has started."""
         for node in self.nodes.values():
             node.die()
+
+    def _lives(self, name: str) -> bool:
+        return name in self.nodes and self.nodes[name].lives
 
     def _start(self, name: str) -> Node:
         if name in self.nodes:

@@ -19,14 +19,13 @@ from marin.run.backend import Ended
 from marin.run.backends.ray_connect import connect, embed
 from marin.run.backends.ray_placement import remove_groups
 from marin.run.backends.ray_preflight import alive_nodes, ask_nodes, cluster_grows
+from marin.run.backends.ray_watch import ClusterWatch, raylet_lost
 from marin.run.backends.ray_worker import cause_of, options, run_attempt
 from marin.run.order import Order, pack
 from marin.run.pending import Pending, Room
 from marin.run.placement import Bundle, check_fits, demand_of
 from marin.run.preflight import Needs, Node, compare, gang_devices, limits, needs_of, refuse
 from marin.run.ray_settings import watchful
-
-REJOIN = "join the cluster again (`ray start --address=HOST:6379`), then "
 
 
 class RayBackend:
@@ -42,7 +41,8 @@ class RayBackend:
         self._grows: bool | None = None
         self._attempts: dict[Any, str] = {}
         self._pending = Pending()
-        self._task = ray.remote(run_attempt)  # once: Ray pickles the function anew for each such call
+        self._watch: ClusterWatch | None = None
+        self._task: Any = None
 
     @property
     def width(self) -> int:
@@ -59,7 +59,11 @@ class RayBackend:
             else:
                 self._environment = connect(self._address, variables, code_folders, self._tree)
             self._owned = True
+        if self._watch is None:
+            self._watch = ClusterWatch(self._address)
         self._nodes = [node["Resources"] for node in alive_nodes()]
+        # Once a run: Ray pickles the function and checks the environment anew for each such call, a millisecond a step.
+        self._task = ray.remote(runtime_env=self._environment, retry_exceptions=False)(run_attempt)
 
     def check(self, name: str, step: Step[Any]) -> None:
         """Raise if the cluster can never hold the step, or no worker could import it."""
@@ -89,12 +93,10 @@ class RayBackend:
         return ask_nodes(Needs(store), self._environment)
 
     def submit(self, order: Order, step: Step[Any]) -> None:
-        """Queue an attempt as one task, spread over the nodes."""
+        """Queue an attempt as one task, spread over the nodes; one node keeps its workers from task to task."""
         bundle = demand_of(step).attempt
         chosen = options(bundle, name=order.identity.name)
-        task = self._task.options(
-            **chosen, scheduling_strategy="SPREAD", runtime_env=self._environment, retry_exceptions=False
-        )
+        task = self._task.options(**chosen, scheduling_strategy="SPREAD" if len(self._nodes) > 1 else "DEFAULT")
         packed = pack(step, where=f"step {order.identity.name}")
         self._attempts[task.remote(order, packed)] = order.identity.attempt
         self._pending.add(order.identity.attempt, bundle)
@@ -109,12 +111,15 @@ class RayBackend:
         still = [attempt for attempt in asked if attempt not in begun]
         if not still:
             return {}
+        self._confirm()
         free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
         self._nodes = [node["Resources"] for node in alive_nodes()]
         return self._pending.say(still, Room(free, self._nodes, grows=self._may_grow()))
 
     def wait(self, timeout: float) -> list[Ended]:
-        """Return the attempts that ended."""
+        """Return the attempts that ended; ClusterError when the cluster itself is lost."""
+        if self._watch is not None:
+            self._watch.check()
         if not self._attempts:
             return []
         ready, _ = ray.wait(list(self._attempts), timeout=timeout)
@@ -126,14 +131,16 @@ class RayBackend:
             ray.cancel(reference, force=True)
             del self._attempts[reference]
         self._pending.forget([attempt])
+        self._confirm()
         remove_groups(attempt)
 
     def stop(self) -> None:
-        """Kill every attempt."""
-        for reference in self._attempts:
-            ray.cancel(reference, force=True)
-        for attempt in self._attempts.values():
-            remove_groups(attempt)
+        """Kill every attempt; in a cluster that is lost they end with their nodes, and nobody is there to be asked."""
+        if self._watch is None or not self._watch.lost:
+            for reference in self._attempts:
+                ray.cancel(reference, force=True)
+            for attempt in self._attempts.values():
+                remove_groups(attempt)
         self._attempts.clear()
 
     def close(self) -> None:
@@ -141,23 +148,27 @@ class RayBackend:
         if self._owned and ray.is_initialized():
             self.stop()
             ray.shutdown()
-        self._owned = False
+        if self._watch is not None:
+            self._watch.close()
+        self._watch, self._owned = None, False
 
     def _ended(self, reference: Any) -> Ended:  # Any: ray.ObjectRef
         attempt = self._attempts.pop(reference)
         self._pending.forget([attempt])
         try:
             return Ended(attempt, report=ray.get(reference))
-        except exceptions.LocalRayletDiedError as error:  # no attempt's fault, and no other attempt can do better
-            raise ClusterError(
-                "Ray has ended on this machine, perhaps because the cluster gave it up while it was cut off",
-                where=self._address or "the embedded cluster",
-                hint=f"{REJOIN if self._address else ''}run the same command again: what is finished is kept",
-            ) from error
+        except exceptions.LocalRayletDiedError as error:
+            raise raylet_lost(self._address) from error
         except exceptions.RayError as error:
+            self._confirm()
             remove_groups(attempt)
             cause, message = cause_of(error)
             return Ended(attempt, cause=cause, message=message)
+
+    def _confirm(self) -> None:
+        """Return once the head has answered: a question that it does not answer would end this process."""
+        if self._watch is not None:
+            self._watch.confirm()
 
     def _may_grow(self) -> bool:
         if self._grows is None:
