@@ -138,6 +138,17 @@ class Cluster:
         self._start("head").await_start()
         self._forgotten = set(self._cpus) - {"head"}
 
+    @contextlib.contextmanager
+    def with_node(self, name: str, cpus: int, environment: Mapping[str, str]) -> Iterator[Node]:
+        """Add a node with variables of its own; it dies at the end."""
+        self._cpus[name], self.more[name] = cpus, dict(environment)
+        try:
+            self.start()
+            yield self.nodes[name]
+        finally:
+            del self._cpus[name]
+            self.nodes.pop(name).die()
+
     def node_of(self, pid: int) -> Node:
         """Return the node that has a process."""
         return next(node for node in self.nodes.values() if any(each.pid == pid for each in node.family()))

@@ -77,14 +77,21 @@ class Play:
         self.undisturbed = undisturbed
         self.drives: list[Any] = []
 
-    def start(self, pipeline: str = "all_kinds", *, address: str | None = None, **options: object) -> Any:
+    def start(
+        self,
+        pipeline: str = "all_kinds",
+        *,
+        address: str | None = None,
+        environment: Mapping[str, str] = {},
+        **options: object,
+    ) -> Any:
         """Start `marin run` of a pipeline."""
         drive = harness.Drive(
             f"{MODULES}/failure_steps.py:{pipeline}",
             store=self.store,
             address=self.cluster.address if address is None else address,
             options={"folder": self.folder, **options},
-            environment=SOON,
+            environment={**SOON, **environment},
         )
         self.drives.append(drive)
         return drive
@@ -179,6 +186,17 @@ def test_frozen_worker_shard_and_rank_are_seen_and_replaced(play):
     harness.until(lambda: not any(map(harness.lives, frozen)), seconds=20)
 
 
+def test_rank_told_to_end_keeps_its_last_step_and_costs_no_retry(play):
+    drive = play.start("gang", hold=10, retries=0)
+    drive.until(play.noted("step-10-rank-0", "step-10-rank-1"))
+    os.kill(play.pid("step-10-rank-1"), signal.SIGTERM)
+    drive.until(lambda: drive.events("exit"))
+    play.go()
+    play.check_done(drive)
+    assert play.exits(drive) == [("walk", "preempted")]
+    assert play.notes("step-10-rank-0") == ["step-10-rank-0-generation-1"], "what it was told at was not kept"
+
+
 def test_user_exceptions_are_final_and_show_the_users_frame_first(play):
     play.go()
     drive = play.start(trouble="raise:plain,raise:shard-03,raise:rank-1@2")
@@ -204,6 +222,34 @@ def test_memory_errors_are_charged_to_memory_and_tried_again(play):
     play.check_repeats(steps_from=3, shards=("03",))
 
 
+def test_hung_collective_and_hung_loader_leave_stacks_and_are_formed_again(play):
+    drive = play.start("gang", trouble="absent:rank-1@4,loader:rank-0@8", hang_after=PATIENCE)
+    play.check_done(drive)
+    assert play.exits(drive) == [("walk", "hung")] * 2
+    for event in drive.events("exit"):
+        assert "of 2 on node" in event["message"]
+        assert "in `walk` at step" in event["message"]
+    logs = {path.name: path.read_text() for path in play.store.rglob("rank-*.log")}
+    assert "in absent" in logs["rank-1.log"]
+    assert "in stuck_loader" in logs["rank-0.log"]
+    play.check_repeats(steps_from=3)
+
+
+def test_lost_raylet_and_lost_node_are_survived_by_all_kinds(play):
+    drive = hold_all(play)
+    play.cluster.node_of(play.pid("step-10-rank-0")).raylet.kill()
+    drive.until(play.noted("step-10-rank-0-generation-2"))
+    play.cluster.node_of(play.pid("step-10-rank-0-generation-2")).die()
+    drive.until(lambda: len([event for event in drive.events("exit") if event["name"] == "walk"]) == 2)
+    play.go()  # one node is left, where the gang has room once a shard has ended
+    play.check_done(drive)
+    assert {cause for _, cause in play.exits(drive)} == {"worker lost"}
+    lost = [event["message"] for event in drive.events("exit") if event["name"] == "walk"]
+    # The attempt that watches over the ranks may have been on the same node.
+    assert all(re.search(r"ranks? .* of 2 on node .*: lost with their host|node \S+ was lost", each) for each in lost)
+    play.check_repeats(steps_from=9, shards=("10", "11"))
+
+
 def test_head_started_anew_ends_the_run_with_the_next_command_which_continues(play):
     drive = hold_all(play)
     play.cluster.restart_head()
@@ -225,3 +271,47 @@ def check_lost_cluster(ended: Any, what: str) -> None:
     assert what in error["message"], error
     assert "run the same command again: what is finished is kept" in error["hint"]
     assert "run the same command again" in ended.said
+
+
+def test_killed_driver_leaves_no_worker_and_the_rerun_continues_at_once(play):
+    drive = hold_all(play)
+    os.kill(drive.process.pid, signal.SIGKILL)
+    drive.process.wait(timeout=10)
+    harness.assert_nothing_left(play.cluster, drive, seconds=30)
+    play.go()
+    again = play.start(hold=10)
+    play.check_done(again)
+    play.check_repeats(steps_from=9, shards=("10", "11"))
+
+
+@pytest.mark.parametrize(
+    ("victim", "what"),
+    [
+        ("raylet", "Ray has ended on this machine"),
+        pytest.param("gcs_server", "the head of the Ray cluster has not answered", marks=pytest.mark.slow),
+    ],
+)
+def test_embedded_cluster_that_loses_its_process_ends_the_run_with_the_next_command(play, victim, what):
+    drive = play.start("plain", address="", environment={"RAY_gcs_rpc_server_reconnect_timeout_s": "20"})
+    drive.until(play.noted("plain-7"))
+    family = psutil.Process(drive.process.pid).children(recursive=True)
+    next(each for each in family if each.name() == victim).kill()
+    check_lost_cluster(drive.end(45), what)
+    # Ray's agents ask a dead head for a minute before they end.
+    own = [each for each in family if "Agent" not in harness.title_of(each)]
+    harness.until(lambda: not [each for each in own if harness.lives(each)], seconds=20)
+    play.go()
+    play.check_done(play.start("plain", address=""))
+
+
+@pytest.mark.slow  # as large as what this machine has left
+def test_node_out_of_memory_is_named_and_the_step_is_tried_again(play):
+    used = psutil.virtual_memory()
+    limit = (used.total - used.available + 3 * 2**30) / used.total
+    small = {"RAY_memory_usage_threshold": f"{limit:.3f}", "RAY_memory_monitor_refresh_ms": "100"}
+    play.go()
+    with play.cluster.with_node("large", 8, small):
+        drive = play.start("hungry", trouble="eat:plain,eat:rank-0@4")
+        play.check_done(drive, seconds=90)
+    assert play.exits(drive) == [("plain", "out of memory"), ("walk", "out of memory")]
+    assert all("ran out of memory" in event["message"] for event in drive.events("exit"))
