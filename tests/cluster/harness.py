@@ -266,7 +266,7 @@ class Drive:
             return []
         return [event for event in EventReader(str(self.store), self.run).poll() if event["kind"] == kind]
 
-    def until(self, happened: Callable[[], object], *, seconds: float = 60) -> None:
+    def until(self, happened: Callable[[], object], *, seconds: float = 120) -> None:
         """Wait until something is the case; fail with the run's words if it ends or does not get there."""
         try:
             until(lambda: happened() or self.process.poll() is not None, seconds=seconds)
@@ -274,7 +274,7 @@ class Drive:
             raise AssertionError(f"{error}\n{self.story()}") from error
         assert happened(), self.story()
 
-    def end(self, seconds: float = 60) -> Ended:
+    def end(self, seconds: float = 120) -> Ended:
         """Return how it ended; fail with the run's words if it does not end in time."""
         try:
             code = self.process.wait(timeout=seconds)

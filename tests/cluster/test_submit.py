@@ -184,7 +184,9 @@ def test_submit_follows_a_run_whose_code_and_commit_have_travelled(lab, tmp_path
 def test_terminal_that_closes_stops_nothing_a_stop_keeps_shards_and_submitting_again_goes_on(lab, tmp_path):
     store, gate = tmp_path / "store", tmp_path / "gate"
     arguments = ["looks.py:looking", "--gate", str(gate), "--address", lab.jobs, "--store", str(store)]
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a terminal of its own, also where these run under nohup
     terminal = marin(lab, "submit", *arguments, "--grace", "3")
+    signal.signal(signal.SIGHUP, before)
     until(lambda: len(list(store.glob("shards/*/*/manifest.json"))) == 2, terminal)
     os.killpg(terminal.pid, signal.SIGHUP)
     terminal.communicate()
