@@ -13,7 +13,7 @@ if MODULES not in sys.path:
     sys.path.insert(0, MODULES)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def no_pauses() -> Iterator[None]:
     """Try again at once: the pauses are up to six seconds a call, and nothing here gets better by waiting."""
     with pytest.MonkeyPatch.context() as patch:
