@@ -129,7 +129,10 @@ class Step(Config, Generic[A_co]):
         return self._with_placed(replace(self._placed, name=name))
 
     def at(self, url: str) -> Self:
-        """Return a copy whose artifact is also published under `url`; the fingerprint stays."""
+        """Return a copy whose artifact is also published under `url`; the fingerprint stays.
+
+        A path is one of the machine on which the run's driver is.
+        """
         return self._with_placed(replace(self._placed, url=url))
 
     @property

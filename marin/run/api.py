@@ -27,7 +27,7 @@ from marin.run.engine import Engine, OnBusy
 from marin.run.failure import explain
 from marin.run.planner import StoreCatalogue, pins
 from marin.run.producer import detailed, submitted, this_producer
-from marin.run.publish import publish
+from marin.run.publish import check_places, place_of, publish
 from marin.run.ray_settings import settle_ray
 from marin.run.result import RunResult
 from marin.run.stopping import GRACE_SECONDS, Stopping
@@ -140,6 +140,8 @@ def run_plan(
     """
     _refuse_in_worker()
     refuse_drift(planned.drift, planned.on_drift)
+    if SENT_TREE in os.environ:
+        check_places([each.step for each in planned.steps])
     opened = Store.open(os.fspath(store), write=True, read_from=read_from)
     run = run or new_run_id()
     here, submission = this_producer(), read_submission(opened.url, run)
@@ -229,9 +231,9 @@ def _run_record(run: str, planned: Plan, store: Store, producer: Producer) -> di
 
 
 def _publish(planned: Plan, result: RunResult, store: Store) -> None:
-    """Copy what `.at(url)` asks for, of all steps that have a result."""
+    """Copy what `.at(url)` asks for and is not there yet, of all steps that have a result."""
     for step in planned.steps:
-        url, fingerprint = step.step.placed.url, result.step(step.name).fingerprint
+        url, fingerprint = place_of(step.step), result.step(step.name).fingerprint
         if url is not None and fingerprint is not None and result.step(step.name).state in ("cached", "done"):
             publish(store, _committed(store, step.step.step_name(), fingerprint), url)
 

@@ -27,6 +27,7 @@ from marin.run.context import RunContext
 from marin.run.failure import Failure, explain
 from marin.run.log import copied, redirected
 from marin.run.order import Order, Report
+from marin.run.publish import publish
 from marin.run.retry import Cause
 from marin.run.timelimit import StepTimeout, time_limit
 from marin.store import EventWriter, Manifest, ParentRef, Store, output_digest, own_contents, unplaced_contents
@@ -111,7 +112,17 @@ def _compute(order: Order, step: Step[Any], *, store: Store, workers: Workers, e
     commit = store.commit(written, replaces=order.replaces)
     if commit.outcome == "adopted":
         emit("log", line="another attempt committed other bytes first; its result is used (nondeterminism)")
+    if order.place is not None:
+        _publish(store, commit.manifest, order.place, emit)
     return Report(identity.attempt, metrics=context.metrics, shards=dict(context.shard_counts))
+
+
+def _publish(store: Store, manifest: Manifest, place: str, emit: Emit) -> None:
+    """Publish what was committed; what cannot be copied now is left to the driver, as the result itself is safe."""
+    try:
+        publish(store, manifest, place)
+    except StoreError as error:
+        emit("log", line=f"not published at {place} yet: {error.what}")
 
 
 def _parents(order: Order, store: Store) -> dict[str, Manifest]:

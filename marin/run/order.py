@@ -64,6 +64,8 @@ class Order:
     """What was blessed, as the plan saw it."""
     replaces: str | None = None
     """The attempt whose result makes way for this one's: its step's source has drifted."""
+    place: str | None = None
+    """The object storage at which the worker also publishes what it commits."""
 
 
 @dataclass(frozen=True, slots=True)

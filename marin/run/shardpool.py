@@ -199,7 +199,7 @@ class ShardMap:
             self._budgets[blamed] = budget.after(report.cause)
             self._again.append(replace(group, shards=((blamed, self.inputs[blamed]),)))
         else:
-            spent = f"{budget.retries} retries are spent, .on(retries=...) sets them"
+            spent = f"the budget of .on(retries={budget.retries}) is spent"
             hint = f"{report.hint or 'ask for memory or smaller shards'}; {spent}"
             self.failed[blamed] = lost(report.cause, report.message, where=self.where, hint=hint)
         if others:

@@ -10,6 +10,7 @@ from marin.graph.recipe import Accepted, source_of
 from marin.graph.step import dependencies
 from marin.run.failure import Failure
 from marin.run.order import Identity, Order, ParentKey, Report
+from marin.run.publish import is_shared, place_of
 from marin.run.result import State, StepResult
 from marin.run.retry import Budget
 from marin.store import Lease, Producer, Store
@@ -86,6 +87,7 @@ class Work:
             source=source.digest if (source := source_of(planned.step)) else None,
             accepted=accepted,
             replaces=self.replaces,
+            place=place_of(planned.step) if is_shared(planned.step) else None,
         )
 
     def result(self, artifact: str | None) -> StepResult:

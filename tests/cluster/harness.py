@@ -38,6 +38,8 @@ IMPATIENT = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "5",
 }
+# What processes of a cluster wait for from a peer that stands still; marin's own choice is 20 s and 20 s.
+WATCHFUL = {"RAY_grpc_client_keepalive_time_ms": "2000", "RAY_grpc_client_keepalive_timeout_ms": "2000"}
 
 
 class Node:

@@ -9,48 +9,28 @@ import importlib
 import os
 import re
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import harness
 import psutil
 import pytest
 
 from marin.run import api
 
-HERE = Path(__file__).parent
-MODULES = str(HERE / "modules")
-for folder in (MODULES, str(HERE)):
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-harness = importlib.import_module("harness")
-
+MODULES = str(Path(__file__).parent / "modules")
 WORKERS = {"one": 3, "two": 3, "three": 3}
 KINDS = ("plain", "squares", "walk")
-# A worker that gives no sign of life: marin's choice is 20 s and 20 s.
-SOON = {"RAY_grpc_client_keepalive_time_ms": "2000", "RAY_grpc_client_keepalive_timeout_ms": "2000"}
+ENVIRONMENT = {**harness.IMPATIENT, **harness.WATCHFUL}
 PATIENCE = 3
 
 
 @pytest.fixture(scope="module")
 def steps() -> ModuleType:
     return importlib.import_module("failure_steps")
-
-
-@pytest.fixture(scope="module")
-def whole() -> Iterator[Any]:
-    with harness.cluster_of_nodes(workers=WORKERS, environment={**harness.IMPATIENT, **SOON}) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(whole: Any) -> Any:
-    """The cluster with all its nodes, whatever the test before did to them."""
-    whole.start()
-    return whole
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +71,7 @@ class Play:
             store=self.store,
             address=self.cluster.address if address is None else address,
             options={"folder": self.folder, **options},
-            environment={**SOON, **environment},
+            environment={**harness.WATCHFUL, **environment},
         )
         self.drives.append(drive)
         return drive

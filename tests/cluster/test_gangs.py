@@ -6,13 +6,13 @@ tests; a test that loses a node leaves a cluster that `start` makes whole.
 
 import importlib
 import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import harness
 import psutil
 import pytest
 
@@ -20,19 +20,11 @@ from marin.graph.artifact import Value
 from marin.run import api
 from marin.store import Store
 
-HERE = Path(__file__).parent
-MODULES = str(HERE / "modules")
-for folder in (MODULES, str(HERE)):
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-harness = importlib.import_module("harness")
-
+MODULES = str(Path(__file__).parent / "modules")
 CPUS = 4
 WORKERS = dict.fromkeys(("one", "two", "three"), CPUS)
 # A run's workers have an environment of their own, so Ray's ready-made ones would only cost time.
-LAZY = {**harness.IMPATIENT, "RAY_prestart_worker_first_driver": "0"}
-# The attempt may be on the node that stands still; marin's choice is 20 s and 20 s.
-SOON = {"RAY_grpc_client_keepalive_time_ms": "2000", "RAY_grpc_client_keepalive_timeout_ms": "2000"}
+ENVIRONMENT = {**harness.IMPATIENT, **harness.WATCHFUL, "RAY_prestart_worker_first_driver": "0"}
 STEPS = 600
 PATIENCE = 180  # seconds; on quiet cores each test takes a fraction of that
 
@@ -40,19 +32,6 @@ PATIENCE = 180  # seconds; on quiet cores each test takes a fraction of that
 @pytest.fixture(scope="module")
 def steps() -> ModuleType:
     return importlib.import_module("gang_steps")
-
-
-@pytest.fixture(scope="module")
-def whole() -> Iterator[Any]:
-    with harness.cluster_of_nodes(workers=WORKERS, environment={**LAZY, **SOON}) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(whole: Any) -> Any:
-    """The cluster with all its nodes, whatever the test before did to them."""
-    whole.start()
-    return whole
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +56,7 @@ class Play:
             store=self.store,
             address=cluster.address,
             options={"folder": self.notes, **options},
-            environment=SOON,
+            environment=harness.WATCHFUL,
         )
 
     def noted(self, what: str) -> list[str]:
@@ -174,6 +153,17 @@ def check_gangs(cluster: Any, play: Play, gangs: int, seconds: float) -> None:
 
 def test_twelve_gangs_stand_at_once_each_with_its_own_meeting_point(cluster, start):
     check_gangs(cluster, start("seats", gangs=12), 12, seconds=PATIENCE)
+
+
+@pytest.mark.slow  # some 300 processes
+@pytest.mark.timeout(900)
+def test_fifty_gangs_stand_at_once_each_with_its_own_meeting_point(tmp_path):
+    with harness.cluster_of_nodes(workers=dict.fromkeys(WORKERS, 20), environment=ENVIRONMENT) as wide:
+        play = Play(wide, tmp_path, "seats", gangs=50)
+        try:
+            check_gangs(wide, play, 50, seconds=600)
+        finally:
+            play.drive.kill()
 
 
 def test_two_gangs_that_each_need_every_device_run_one_after_the_other(cluster, start):

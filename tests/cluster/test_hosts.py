@@ -18,23 +18,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import hosts
 import pytest
 
 from marin.run import api
 from marin.store import EventReader
-
-HERE = Path(__file__).parent
-MODULES = str(HERE / "modules")
-for folder in (MODULES, str(HERE)):
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-hosts = importlib.import_module("hosts")
 
 pytestmark = [
     pytest.mark.slow,  # minutes of clusters over several hosts
     pytest.mark.skipif(hosts.why_no_hosts() is not None, reason=str(hosts.why_no_hosts())),
 ]
 
+MODULES = str(Path(__file__).parent / "modules")
 MOTO = str(Path(sys.executable).with_name("moto_server"))
 MARIN = str(Path(sys.executable).with_name("marin"))
 # A host is given up some 5 s after its last word; Ray's own choice takes a minute or more.
@@ -53,6 +48,8 @@ NUM_SHARDS, NUM_STEPS, KEEP_EVERY, HOLD = 40, 40, 5, 10
 
 LEFT = """
 import json, sys, ray
+
+MODULES = str(Path(__file__).parent / "modules")
 ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
 groups = [each["name"] for each in ray.util.placement_group_table().values() if each["state"] != "REMOVED"]
 actors = [actor["name"] for actor in ray._private.state.actors().values() if actor["State"] != "DEAD"]

@@ -1,7 +1,6 @@
 """Maps on a real Ray cluster: poison shards, memory, stops, and very many shards. One cluster for the module."""
 
 import importlib
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,8 +21,6 @@ LIMIT_SECONDS = 60
 
 @pytest.fixture(scope="module")
 def steps() -> ModuleType:
-    if MODULES not in sys.path:
-        sys.path.insert(0, MODULES)
     return importlib.import_module("map_steps")
 
 

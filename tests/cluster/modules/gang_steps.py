@@ -19,6 +19,7 @@ from marin.data.token_files import write_array
 from marin.graph.context import Member
 from marin.graph.files import Output, Shard
 
+TOGETHER_SECONDS = 600.0  # that many gangs may take to stand, on two cores
 VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -44,7 +45,7 @@ class Seats(Step[Value[list[Any]]]):
 
 def sit(member: Member, *, number: int, folder: str, gangs: int) -> dict[str, Any]:
     """Return this rank's variables, its parent, its port if it is rank 0, and the sum of all ranks' numbers."""
-    with Ring(member) as ring:
+    with Ring(member, patience=TOGETHER_SECONDS) as ring:
         total = ring.sum(1000 * number + member.rank)
         if member.rank == 0:
             note(folder, f"stands-{number:04d}")

@@ -124,20 +124,21 @@ def keep(member: Member, kept: str, step: int, state: int, folder: str) -> None:
 class Ring:
     """Sums over all ranks, by way of rank 0; a peer that stays away ends it, as a process group's timeout would."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, *, patience: float = COLLECTIVE_SECONDS) -> None:
         self._member = member
+        self._patience = patience
         self._peers: list[socket.socket] = []
 
     def __enter__(self) -> "Ring":
         if self._member.rank == 0:
             listening = self._member.hosted.socket  # type: ignore[union-attr]  # a Meeting
-            listening.settimeout(COLLECTIVE_SECONDS)
+            listening.settimeout(self._patience)
             self._peers = [listening.accept()[0] for _ in range(self._member.world_size - 1)]
         else:
             host, _, port = self._member.rendezvous.rpartition(":")
-            self._peers = [socket.create_connection((host, int(port)), timeout=COLLECTIVE_SECONDS)]
+            self._peers = [socket.create_connection((host, int(port)), timeout=self._patience)]
         for peer in self._peers:
-            peer.settimeout(COLLECTIVE_SECONDS)
+            peer.settimeout(self._patience)
         return self
 
     def __exit__(self, *_: object) -> None:

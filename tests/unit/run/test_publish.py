@@ -5,9 +5,27 @@ from pathlib import Path
 import pytest
 
 import marin
-from marin import Records
-from marin.base.errors import StoreError
+from marin import Context, Placement, Records, Step, Value, fs
+from marin.base.errors import ConfigurationError, StoreError
 from marin.data.documents import DOCUMENTS
+from marin.testing import FaultyStorage, Rule
+
+
+class Looking(Step[Value[bool]]):
+    """Whether its parent was published by the time it ran."""
+
+    parent: Step[Value[int]]
+    place: Placement[str]
+
+    def run(self, ctx: Context) -> Value[bool]:
+        return Value.write(ctx.output, fs.exists(f"{self.place}/manifest.json"))
+
+
+class Three(Step[Value[int]]):
+    """The number three."""
+
+    def run(self, ctx: Context) -> Value[int]:
+        return Value.write(ctx.output, 3)
 
 
 def test_at_copies_the_artifact_once_and_never_counts(tmp_path: Path):
@@ -42,3 +60,32 @@ def test_at_damaged_original_is_refused(tmp_path: Path):
     with pytest.raises(StoreError, match="recorded digest"):
         marin.run(Records(texts=["a"]).at(str(tmp_path / "place")), store=store, backend="inline")
     assert not (tmp_path / "place" / "manifest.json").exists()
+
+
+def test_at_object_storage_is_published_by_the_worker_and_a_folder_at_the_end(tmp_path: Path):
+    storage = FaultyStorage.memory("published")
+    for number, place in enumerate([storage.url("three"), str(tmp_path / "three")]):
+        looking = Looking(parent=Three().at(place), place=place)
+        was_there = marin.run(looking, store=tmp_path / f"store{number}", backend="inline").value
+        assert was_there == (number == 0)
+        assert fs.exists(f"{place}/manifest.json")
+
+
+def test_at_storage_that_fails_the_worker_does_not_fail_the_step(tmp_path: Path):
+    storage = FaultyStorage.memory("failing", [Rule("denied")])
+    step = Three().at(storage.url("three"))
+    with pytest.raises(StoreError):
+        marin.run(step, store=tmp_path, backend="inline")
+    planned = marin.plan([step], store=tmp_path)
+    assert planned.steps[0].state == "cached"
+    storage.rules = []
+    marin.run(step, store=tmp_path, backend="inline")
+    assert fs.exists(storage.url("three/manifest.json"))
+
+
+def test_at_folder_of_a_submitted_tree_is_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MARIN_TREE", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="goes when the run ends") as refused:
+        marin.run(Three().at("results"), store=tmp_path / "store", backend="inline")
+    assert "s3://" in str(refused.value)
+    assert not (tmp_path / "store" / "artifacts").exists()

@@ -192,7 +192,7 @@ def test_storage_that_never_answers_fails_the_map_with_its_own_hint(store):
     DO["000001"] = read
     with pytest.raises(StepError, match=r"1 of 2 shards failed .*no answer") as failed:
         Attempt(store, retries=1).run(2, Cluster(width=1))
-    assert failed.value.hint.startswith("check that the store is reachable; 1 retries are spent")
+    assert failed.value.hint.startswith("check that the store is reachable; the budget of .on(retries=1)")
 
 
 def test_stop_request_ends_after_the_shard_in_hand_and_keeps_what_is_done(store, monkeypatch):
