@@ -111,10 +111,16 @@ def _init(address: str, environment: Environment, seconds: float) -> None:
     failure: list[BaseException] = []
 
     def connect_there() -> None:
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
-        except _FAILURES as error:
-            failure.append(error)
+        for is_last in (False, True):
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
+                return
+            except _FAILURES as error:
+                # The server behind ray:// forks a process for each client, which now and then dies in gRPC before it
+                # is anything; seen with a server that has just started.
+                if is_last or not isinstance(error, ConnectionAbortedError):
+                    failure.append(error)
+                    return
 
     # Ray waits without limit for a server that accepts and does not answer; a thread can be left behind.
     thread = threading.Thread(target=connect_there, name="ray-connect", daemon=True)
@@ -125,12 +131,18 @@ def _init(address: str, environment: Environment, seconds: float) -> None:
         return
     if failure and isinstance(failure[0], exceptions.AuthenticationError):
         raise refused(address) from failure[0]
-    why = f": {str(failure[0]).strip().splitlines()[0]}" if failure else f" within {seconds:.0f} s"
+    why = f": {_gist(failure[0])}" if failure else f" within {seconds:.0f} s"
     raise ClusterError(
         f"no Ray cluster answers at {address}{why}",
         where=address,
         hint="check `ray status --address HOST:6379` there, and that its Ray and Python versions are yours",
     ) from (failure[0] if failure else None)
+
+
+def _gist(error: BaseException) -> str:
+    """Return the one line of Ray's words that says what happened: the last, where it hands on a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1] if any(line.startswith("Traceback") for line in lines) else lines[0]
 
 
 def probe(address: str) -> None:
