@@ -6,7 +6,7 @@ tests; a test that loses a node leaves a cluster that `start` makes whole.
 
 import importlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +46,15 @@ def undisturbed(steps: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
 class Play:
     """A scratch folder, a store, and a run of one test."""
 
-    def __init__(self, cluster: Any, root: Path, pipeline: str, **options: object) -> None:
+    def __init__(
+        self,
+        cluster: Any,
+        root: Path,
+        pipeline: str,
+        *,
+        environment: Mapping[str, str] = harness.WATCHFUL,
+        **options: object,
+    ) -> None:
         self.notes = root / "notes"
         self.notes.mkdir(parents=True, exist_ok=True)
         self.store = root / "store"
@@ -56,7 +64,7 @@ class Play:
             store=self.store,
             address=cluster.address,
             options={"folder": self.notes, **options},
-            environment=harness.WATCHFUL,
+            environment=environment,
         )
 
     def noted(self, what: str) -> list[str]:
@@ -158,8 +166,9 @@ def test_twelve_gangs_stand_at_once_each_with_its_own_meeting_point(cluster, sta
 @pytest.mark.slow  # some 300 processes
 @pytest.mark.timeout(900)
 def test_fifty_gangs_stand_at_once_each_with_its_own_meeting_point(tmp_path):
-    with harness.cluster_of_nodes(workers=dict.fromkeys(WORKERS, 20), environment=ENVIRONMENT) as wide:
-        play = Play(wide, tmp_path, "seats", gangs=50)
+    patient = {"RAY_prestart_worker_first_driver": "0"}  # at a load of 100, two seconds of silence mean nothing
+    with harness.cluster_of_nodes(workers=dict.fromkeys(WORKERS, 20), environment=patient) as wide:
+        play = Play(wide, tmp_path, "seats", environment={}, gangs=50)
         try:
             check_gangs(wide, play, 50, seconds=600)
         finally:

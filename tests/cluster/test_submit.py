@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import harness
+import psutil
 import pytest
 
 from marin.base.errors import ClusterError
 from marin.graph.artifact import Value
+from marin.run.backends import ray_connect
 from marin.run.backends.ray_connect import knock
 from marin.store import Store, read_submission
 
@@ -82,6 +84,7 @@ class Lab(NamedTuple):
     gcs: str
     client: str
     project: Path
+    head: harness.Node
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +110,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     try:
         head.await_start()
         at = f"127.0.0.1:{gcs}"
-        yield Lab(f"http://127.0.0.1:{jobs}", at, f"ray://127.0.0.1:{client}", project)
+        yield Lab(f"http://127.0.0.1:{jobs}", at, f"ray://127.0.0.1:{client}", project, head)
     finally:
         head.die()
         shutil.rmtree(folder, ignore_errors=True)
@@ -273,3 +276,33 @@ def test_run_with_an_address_elsewhere_sends_the_working_tree(lab, tmp_path, kin
     code_at, _ = Value.open(opened.contents(look)).value
     assert "_ray_pkg_" in code_at
     assert code_at.endswith("/lab/looks.py")
+
+
+def test_server_of_ray_client_that_is_killed_ends_the_run_with_the_next_command(lab, tmp_path):  # the head goes with it
+    store = tmp_path / "store"
+    arguments = ["looks.py:waiting", "--address", lab.client, "--store", str(store), "--json"]
+    driver = marin(lab, "run", *arguments, environment={"RAY_CLIENT_RECONNECT_GRACE_PERIOD": "3"})
+    until(lambda: list(store.rglob("log.txt")), driver)
+    for process in lab.head.family():
+        if process.status() != psutil.STATUS_ZOMBIE and "ray.util.client.server" in process.cmdline():
+            process.kill()
+    code, out, err = ended(driver)
+    assert code == 3, err
+    error = json.loads(out)["error"]
+    assert error["message"].startswith("the connection to the Ray cluster is lost")
+    assert error["where"] == lab.client
+    assert "run the same command again" in error["hint"]
+    assert leases(store) == ["1.json", "1.released.json"]
+
+
+def test_connection_of_ray_client_that_dies_in_its_fork_is_made_again(monkeypatch):
+    calls = []
+
+    def init(**_: object) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionAbortedError("Initialization failure from server:\nTraceback\nZombieProcess")
+
+    monkeypatch.setattr(ray_connect.ray, "init", init)
+    ray_connect._init("ray://127.0.0.1:1", {}, 10)
+    assert len(calls) == 2

@@ -5,8 +5,10 @@ longer than 20 s, and ends by its own handle what it has started itself. Each ru
 process holds the code of an earlier run.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import ray
@@ -98,7 +100,8 @@ class RayBackend:
         chosen = options(bundle, name=order.identity.name)
         task = self._task.options(**chosen, scheduling_strategy="SPREAD" if len(self._nodes) > 1 else "DEFAULT")
         packed = pack(step, where=f"step {order.identity.name}")
-        self._attempts[task.remote(order, packed)] = order.identity.attempt
+        with self._connected():
+            self._attempts[task.remote(order, packed)] = order.identity.attempt
         self._pending.add(order.identity.attempt, bundle)
 
     def waiting(self, has_begun: Callable[[Sequence[str]], Container[str]]) -> Mapping[str, str]:
@@ -112,8 +115,9 @@ class RayBackend:
         if not still:
             return {}
         self._confirm()
-        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-        self._nodes = [node["Resources"] for node in alive_nodes()]
+        with self._connected():
+            free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+            self._nodes = [node["Resources"] for node in alive_nodes()]
         return self._pending.say(still, Room(free, self._nodes, grows=self._may_grow()))
 
     def wait(self, timeout: float) -> list[Ended]:
@@ -122,8 +126,9 @@ class RayBackend:
             self._watch.check()
         if not self._attempts:
             return []
-        ready, _ = ray.wait(list(self._attempts), timeout=timeout)
-        return [self._ended(reference) for reference in ready]
+        with self._connected():
+            ready, _ = ray.wait(list(self._attempts), timeout=timeout)
+            return [self._ended(reference) for reference in ready]
 
     def end(self, attempt: str) -> None:
         """Kill one attempt; its shards and ranks end with it, as they belong to its process."""
@@ -169,6 +174,9 @@ class RayBackend:
         """Return once the head has answered: a question that it does not answer would end this process."""
         if self._watch is not None:
             self._watch.confirm()
+
+    def _connected(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._watch is None else self._watch.connected()
 
     def _may_grow(self) -> bool:
         if self._grows is None:

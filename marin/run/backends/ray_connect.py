@@ -38,6 +38,8 @@ ALIVE_SECONDS = 60.0
 SENT_BYTES_PER_SECOND = 1_000_000
 OBJECT_STORE_BYTES = 200 * 2**20
 _KNOCKS = {"": "/ray.rpc.NodeInfoGcsService/CheckAlive", "ray": "/ray.rpc.RayletDriver/ClusterInfo"}
+DISCONNECTED: tuple[type[Exception], ...] = (ConnectionError, *((grpc.RpcError,) if grpc else ()))
+"""What Ray's client raises once its server is gone."""
 _FAILURES = (RuntimeError, OSError, ValueError, exceptions.RayError)
 
 Environment = dict[str, Any]  # Any: Ray's runtime environment
@@ -114,13 +116,14 @@ def _init(address: str, environment: Environment, seconds: float) -> None:
         for is_last in (False, True):
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
-                return
             except _FAILURES as error:
                 # The server behind ray:// forks a process for each client, which now and then dies in gRPC before it
                 # is anything; seen with a server that has just started.
                 if is_last or not isinstance(error, ConnectionAbortedError):
                     failure.append(error)
                     return
+            else:
+                return
 
     # Ray waits without limit for a server that accepts and does not answer; a thread can be left behind.
     thread = threading.Thread(target=connect_there, name="ray-connect", daemon=True)

@@ -1,21 +1,24 @@
 """Watching the cluster itself: its head, and the raylet of this machine that this process depends on.
 
-Ray does not say that they are gone: a wait for a task goes on for ever once the raylet here has died or the head was
-started anew, and Ray ends, without a word that this process could speak, a driver whose head is silent for 60 s. So a
-thread asks, in a way that neither ends the process nor waits for long, and whoever waits looks at what was heard.
+Ray does not say that they are gone: a wait for a task goes on for ever once the raylet here has died, the head was
+started anew, or the server behind `ray://` has ended, and Ray ends, without a word that this process could speak, a
+driver whose head is silent for 60 s. So a thread asks, in a way that neither ends the process nor waits for long, and
+whoever waits looks at what was heard.
 Invariant: `check` never waits; it raises soon after a loss, and for a silent head before Ray ends the process.
 """
 
+import contextlib
 import os
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import ray
 from ray import exceptions
 
 from marin.base.errors import ClusterError
-from marin.run.backends.ray_connect import refused
+from marin.run.backends.ray_connect import DISCONNECTED, knock, refused
 
 ASK_SECONDS = 2.0
 ANSWER_SECONDS = 3.0
@@ -33,18 +36,18 @@ def patience() -> float:
 
 
 class ClusterWatch:
-    """Knows whether the cluster that this process is connected to is still there. Not for `ray://`: it keeps quiet."""
+    """Knows whether the cluster that this process is connected to is still there."""
 
     def __init__(self, address: str | None) -> None:
         self._address = address
         self._gcs: Any = getattr(ray._private.worker.global_worker, "gcs_client", None)  # Any: ray._raylet.GcsClient
+        self._client: Any = None if self._gcs else _client()  # Any: ray.util.client.worker.Worker
         self._node = ray.NodeID.from_hex(ray.get_runtime_context().get_node_id()) if self._gcs is not None else None
         self._patience = patience()
         self._heard = time.monotonic()
         self._loss: ClusterError | None = None
         self._closed = threading.Event()
-        if self._gcs is not None:
-            threading.Thread(target=self._listen, name="cluster-watch", daemon=True).start()
+        threading.Thread(target=self._listen, name="cluster-watch", daemon=True).start()
 
     @property
     def lost(self) -> bool:
@@ -53,7 +56,7 @@ class ClusterWatch:
 
     @property
     def _is_silent(self) -> bool:
-        return self._gcs is not None and time.monotonic() - self._heard > self._patience
+        return time.monotonic() - self._heard > self._patience
 
     def check(self) -> None:
         """Raise ClusterError if the cluster is lost, as far as is known."""
@@ -68,10 +71,21 @@ class ClusterWatch:
 
         What ends while the cluster ends is no attempt's fault, and any other question to a lost head ends this process.
         """
-        while self._gcs is not None and not self._ask():
+        while not self._ask():
             self.check()
             self._closed.wait(1.0)
         self.check()
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Raise ClusterError in place of what Ray's client says of a connection that is gone."""
+        try:
+            yield
+        except DISCONNECTED as error:
+            self.check()
+            what = "the connection to the Ray cluster is lost: its server has ended, or is not reached any more"
+            self._loss = self._error(what, f"see that the cluster's head still runs, then {RERUN}")
+            raise self._loss from error
 
     def close(self) -> None:
         """Stop asking."""
@@ -80,9 +94,13 @@ class ClusterWatch:
     def _listen(self) -> None:
         while not self._closed.wait(ASK_SECONDS) and self._loss is None:
             self._ask()
+            if self._client is not None and self.lost:
+                self._client._in_shutdown = True  # else its calls are tried again for ever, and whoever waits is stuck
 
     def _ask(self) -> bool:
         """Return whether there was an answer; note what it says."""
+        if self._client is not None:
+            return self._ask_client()
         try:
             (alive,) = self._gcs.check_alive([self._node], timeout=ANSWER_SECONDS)
         except exceptions.AuthenticationError as error:
@@ -95,6 +113,16 @@ class ClusterWatch:
             self._loss = raylet_lost(self._address)
         return True
 
+    def _ask_client(self) -> bool:
+        try:
+            answers = knock(str(self._address))
+        except ClusterError as error:
+            self._loss = error
+            return True
+        if answers:
+            self._heard = time.monotonic()
+        return answers
+
     def _refusal(self, said: str) -> ClusterError:
         if "WrongClusterID" not in said:
             return refused(self._address or "this machine")
@@ -103,6 +131,11 @@ class ClusterWatch:
 
     def _error(self, what: str, hint: str) -> ClusterError:
         return ClusterError(what, where=self._address or "the embedded cluster", hint=hint)
+
+
+def _client() -> Any:  # Any: ray.util.client.worker.Worker
+    """Return what holds the connection of `ray://`."""
+    return ray.util.client.ray.get_context().client_worker  # type: ignore[no-untyped-call]
 
 
 def raylet_lost(address: str | None) -> ClusterError:
