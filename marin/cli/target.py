@@ -81,20 +81,27 @@ def _checked(pipeline: Pipeline, place: str) -> Pipeline:
 
 
 def parse_options(pipeline: Pipeline, arguments: Sequence[str], *, verb: click.Command) -> dict[str, str]:
-    """Return `--name value` and `--name=value` by the parameter's name; dashes and underscores are one."""
+    """Return `--name value` and `--name=value` by the parameter's name; dashes and underscores are one.
+
+    `--name` alone is true where the parameter is a bool.
+    """
     texts: dict[str, str] = {}
+    options = {option.name: option for option in pipeline.options}
     rest = list(arguments)
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
         name = flag[2:].replace("-", "_")
-        if name not in [option.name for option in pipeline.options]:
+        if name not in options:
             raise _unknown_option(pipeline, flag, verb)
         if name in texts:
             raise ConfigurationError(f"{flag} is given twice", hint=f"give {flag} once")
         if not equals:
-            if not rest or rest[0].startswith("--"):
+            if rest and not rest[0].startswith("--"):
+                value = rest.pop(0)
+            elif options[name].is_flag:
+                value = "true"
+            else:
                 raise ConfigurationError(f"{flag} needs a value", hint=f"write {flag} VALUE")
-            value = rest.pop(0)
         texts[name] = value
     return texts
 

@@ -27,6 +27,11 @@ class Option:
     help: str
 
     @property
+    def is_flag(self) -> bool:
+        """Whether the option alone, without a value, says true."""
+        return _bare(self.type) is bool
+
+    @property
     def is_sequence(self) -> bool:
         """Whether the command line splits the text at commas."""
         return get_origin(_bare(self.type)) in (tuple, list)

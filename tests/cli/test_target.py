@@ -1,5 +1,7 @@
 """Targets and their options: every way to name a pipeline, and every way to get it wrong."""
 
+from pathlib import Path
+
 import pytest
 
 
@@ -90,3 +92,17 @@ def test_option_of_the_verb_misspelt_before_the_target_is_recognised(marin):
 def test_option_values_may_look_negative(marin):
     learn = marin("plan", "counting.py", "--lr", "-1", "--json").json["steps"][1]
     assert learn["state"] == "unknown"
+
+
+def test_option_of_a_bool_alone_says_true(marin):
+    Path("flagged.py").write_text(
+        "from marin import Context, Step, Value, pipeline\n\n\n"
+        "class Flagged(Step[Value[bool]]):\n    big: bool\n    n: int\n\n"
+        "    def run(self, ctx: Context) -> Value[bool]:\n        return Value.write(ctx.output, self.big)\n\n\n"
+        "@pipeline\ndef flagged(big: bool = False, n: int = 1):\n    return Flagged(big=big, n=n)\n"
+    )
+    said = marin("plan", "flagged.py", "--big", "true", "--n", "2", "--json")
+    assert said.code == 0
+    assert marin("plan", "flagged.py", "--big", "--n", "2", "--json").out == said.out
+    assert marin("plan", "flagged.py", "--n", "2", "--big", "--json").out == said.out
+    assert marin("plan", "flagged.py", "--n", "2", "--json").out != said.out
