@@ -50,10 +50,15 @@ def command(
     if follow:
         _follow(opened, name, reader, writer)
     elif as_json:
-        write_json({"run": name, "logs": [chunk._asdict() for chunk in whole(reader.poll())]})
+        chunks = whole(reader.poll())
+        if not chunks:
+            _check_there_are_none(opened, name, step, attempt, rank)
+        write_json({"run": name, "logs": [chunk._asdict() for chunk in chunks]})
         return
     else:
         writer.write(reader.poll())
+        if not writer.wrote:
+            _check_there_are_none(opened, name, step, attempt, rank)
     writer.end()
     if not writer.wrote:
         sent = read_submission(opened.url, name)
@@ -92,6 +97,15 @@ def _check_step(store: Store, run: str, step: str | None) -> None:
     if step is not None and names and step not in names:
         hint = did_you_mean(step, names) or f"its steps are {', '.join(names)}"
         raise ConfigurationError(f"run {run} has no step `{step}`", hint=hint)
+
+
+def _check_there_are_none(store: Store, run: str, step: str | None, attempt: str | None, rank: int | None) -> None:
+    """Raise ConfigurationError if there are logs, only not of this attempt or rank."""
+    others = whole(LogReader(store, run, Wanted(step)).poll()) if rank is not None or attempt is not None else []
+    if others:
+        asked = [f"attempt {attempt}"] * (attempt is not None) + [f"rank {rank}"] * (rank is not None)
+        there = ", ".join(f"{each.attempt} {each.file}" for each in others[:8])
+        raise ConfigurationError(f"run {run} has no log of {' and '.join(asked)}", hint=f"there are {there}")
 
 
 class _Writer:

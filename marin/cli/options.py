@@ -1,5 +1,6 @@
 """Options and small habits that verbs share."""
 
+import io
 import json
 import os
 import shlex
@@ -87,10 +88,11 @@ def stderr() -> Console:
     return _console(sys.stderr)
 
 
-def _console(file: TextIO) -> Console:
+def _console(file: TextIO | None) -> Console:
     # Without markup: a user's text may hold `[red]` or `[/]`. A pipe has no width: lines stay whole for grep.
-    width = None if file.isatty() else PIPE_WIDTH
-    return Console(file=file, highlight=False, markup=False, emoji=False, width=width)
+    # What was closed before the start (`>&-`) is None.
+    width = None if file and file.isatty() else PIPE_WIDTH
+    return Console(file=file or io.StringIO(), highlight=False, markup=False, emoji=False, width=width)
 
 
 def existing_store(url: str, read_from: Sequence[str] = ()) -> Store:

@@ -54,8 +54,13 @@ def explain(error: BaseException, *, hint: str, cause: Cause = Cause.EXCEPTION) 
     if isinstance(error, MarinError):
         message, where, hint = error.what, error.where or place, error.hint
     else:
-        message, where = f"{type(error).__name__}: {error}", place
+        message, where = printable(f"{type(error).__name__}: {error}"), place
     return Failure(cause, type(error).__name__, message, where, hint, text=_fold(error, frames, place))
+
+
+def printable(text: str) -> str:
+    """Return text that a terminal only shows: what would move its cursor or change its state is written out."""
+    return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
 
 
 def _fold(error: BaseException, frames: traceback.StackSummary, place: str) -> str:

@@ -7,6 +7,8 @@ guards the cluster with it; a driver that connects does not send it unasked.
 import os
 from pathlib import Path
 
+from marin.base.errors import ConfigurationError
+
 QUIET_RAY = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints worker deaths on the driver's standard output; marin reports them
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -28,7 +30,14 @@ TOKEN_PLACES = "RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_tok
 def settle_ray(address: str | None) -> None:
     """Set what Ray reads at its import; what the user has set stays."""
     settings = QUIET_RAY | WATCHFUL_RAY
-    if address and find_token():
+    token = find_token() if address else ""
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigurationError(
+            "the token here has a character that no token can have, such as a line break",
+            where=TOKEN_PLACES,
+            hint="give it again, as `ray get-auth-token` shows it on the head",
+        )
+    if token:
         settings["RAY_AUTH_MODE"] = "token"
     for variable, value in settings.items():
         os.environ.setdefault(variable, value)

@@ -83,6 +83,7 @@ def open_jobs(address: str) -> JobServer:
 
 def submit(request: Request, address: str) -> Submitted:
     """Send the working tree and start the run there; returns once the cluster has taken it."""
+    _check_text(request)
     folder = os.getcwd()
     tree = worktree.read_tree(worktree.find_root(folder))
     target = _below(request.target, folder, tree.root)
@@ -110,6 +111,17 @@ def submit(request: Request, address: str) -> Submitted:
             variables={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         )
     return Submitted(run, submission.ray_job, server, tree)
+
+
+def _check_text(request: Request) -> None:
+    """Raise ConfigurationError for an option that is no UTF-8: Ray would lose the job over it, without a word."""
+    for text in (request.target, *request.options, *request.arguments, request.store, *request.read_from):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(
+                f"{os.fsencode(text)!r} is no UTF-8, and cannot be sent", hint="give it as UTF-8 text"
+            ) from error
 
 
 def check_submitted(store_url: str, run: str) -> None:

@@ -47,6 +47,7 @@ def read_tree(root: str) -> Tree:
     sizes: dict[str, int] = {}
     total = 0
     for path in _listed(root):
+        _check_name(root, path)
         size = _size(os.path.join(root, path))
         if size is not None and path not in sizes:
             sizes[path] = size
@@ -56,6 +57,18 @@ def read_tree(root: str) -> Tree:
     if total > LIMIT_BYTES or len(sizes) > LIMIT_FILES:
         raise _too_large(root, sizes, total)
     return Tree(root, tuple(sorted(sizes)), total)
+
+
+def _check_name(root: str, path: str) -> None:
+    """Raise ConfigurationError for a name that is no UTF-8: an archive cannot say it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"the name of {os.fsencode(path)!r} is no UTF-8, and cannot be sent",
+            where=root,
+            hint="rename the file, or list it in .gitignore",
+        ) from error
 
 
 def write_archive(tree: Tree, folder: str) -> str | None:

@@ -48,8 +48,6 @@ NUM_SHARDS, NUM_STEPS, KEEP_EVERY, HOLD = 40, 40, 5, 10
 
 LEFT = """
 import json, sys, ray
-
-MODULES = str(Path(__file__).parent / "modules")
 ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
 groups = [each["name"] for each in ray.util.placement_group_table().values() if each["state"] != "REMOVED"]
 actors = [actor["name"] for actor in ray._private.state.actors().values() if actor["State"] != "DEAD"]

@@ -246,6 +246,16 @@ def test_token_that_is_not_the_clusters_is_named_at_once(lab, tmp_path, monkeypa
     assert time.monotonic() - began < 60
 
 
+def test_what_no_cluster_could_read_is_refused_before_anything_is_sent(lab, tmp_path):
+    arguments = ["looks.py:looking", "--address", lab.jobs, "--store", str(tmp_path / "store"), "--gate"]
+    code, _, err = ended(marin(lab, "submit", *arguments, "\udcff"))
+    assert (code, "is no UTF-8" in err) == (2, True), err
+    secret = "first\nsecond"
+    code, _, err = ended(marin(lab, "submit", *arguments, "x", environment={"RAY_AUTH_TOKEN": secret}))
+    assert (code, "the token here has a character" in err, "second" in err) == (2, True, False), err
+    assert not (tmp_path / "store").exists()
+
+
 def test_token_in_a_file_lets_in(lab, tmp_path, monkeypatch):
     (tmp_path / "token").write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))

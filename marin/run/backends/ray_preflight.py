@@ -51,7 +51,7 @@ def alive_nodes() -> list[RayNode]:
 
 
 def ask_nodes(needs: Needs, environment: Mapping[str, Any], *, seconds: float = ANSWER_SECONDS) -> list[Node]:
-    """Return what every alive node answers within `seconds`, by name."""
+    """Return what every node answers within `seconds`, by name; one that is lost meanwhile is left out."""
     nodes = alive_nodes()
     question = fs.join(needs.store, f".probe-{fs.unique()}")
     text = f"asked of {len(nodes)} nodes"
@@ -67,11 +67,18 @@ def ask_nodes(needs: Needs, environment: Mapping[str, Any], *, seconds: float = 
     finally:
         with ThreadPoolExecutor(DELETERS) as pool:
             list(pool.map(fs.delete, [question, *replies]))
+    lost = _lost_since(nodes) if any(isinstance(answer, str) for answer in answers) else frozenset()
     found = [
         _node(node, name, answer, seconds, came=heard.get(reply) == text.encode())
         for node, name, reply, answer in zip(nodes, _names(nodes), replies, answers, strict=True)
+        if isinstance(answer, Facts) or node["NodeID"] not in lost
     ]
     return sorted(found, key=lambda node: node.name)
+
+
+def _lost_since(nodes: Sequence[RayNode]) -> frozenset[str]:
+    """Return the ids of those nodes that are no longer alive."""
+    return frozenset(node["NodeID"] for node in nodes) - {node["NodeID"] for node in alive_nodes()}
 
 
 def _task(node: RayNode, environment: Mapping[str, Any], wanted: Mapping[str, Any]) -> Any:  # Any: ray.ObjectRef

@@ -1,5 +1,6 @@
 """The working tree as it is sent: what travels, what never does, and that equal trees are equal archives."""
 
+import os
 import subprocess
 import zipfile
 from pathlib import Path
@@ -107,3 +108,10 @@ def test_folders_in_the_tree_are_relative_for_workers(tmp_path: Path):
     folders = [str(tmp_path / "sub"), str(tmp_path), "/elsewhere", str(tmp_path)]
     assert worktree.relative_folders(folders, str(tmp_path)) == ["sub", ".", "/elsewhere"]
     assert worktree.relative_folders(folders[:1], None) == folders[:1]
+
+
+def test_name_that_is_no_utf8_is_refused_by_name(tmp_path: Path):
+    Path(os.fsdecode(bytes(tmp_path) + b"/b\xff.txt")).write_text("x")
+    with pytest.raises(ConfigurationError, match=r"b\\xff.txt.* is no UTF-8") as refused:
+        worktree.read_tree(str(tmp_path))
+    assert "rename the file" in refused.value.hint
