@@ -169,7 +169,10 @@ def run_plan(
     )
     try:
         with _recorded({**(labels or {}), **_run_record(run, planned, opened, producer)}, opened, events) as record:
-            result = engine.run(planned)
+            try:
+                result = engine.run(planned)
+            finally:  # also when the run is refused or loses its cluster, its steps are what the events say
+                record["steps"] = [step.to_json() for step in engine.steps]
             record.update(result.to_json())
             _publish(planned, result, opened)
             return result

@@ -24,7 +24,7 @@ from marin.graph.recipe import Recipe, recipe_of, source_of
 from marin.graph.step import Step, dependencies
 from marin.run.backend import Workers
 from marin.run.context import RunContext
-from marin.run.failure import Failure, explain
+from marin.run.failure import Failure, explain, user_errors
 from marin.run.log import copied, redirected
 from marin.run.order import Order, Report
 from marin.run.publish import publish
@@ -70,7 +70,7 @@ def _execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> R
             try:
                 with time_limit(order.resources.timeout, where=f"step {identity.name}", give_up=give_up):
                     report = _compute(order, load(), store=store, workers=workers, emit=emit, log=log.write)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary: a step may raise anything
+            except user_errors(workers.own_process) as error:  # the boundary: a step may raise anything
                 cause = _cause(error)
                 failure = explain(error, hint=f"the whole traceback is in {log.url}", cause=cause)
                 log.write(failure.text)

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from marin import fs
 from marin.base.errors import StoreError
@@ -26,11 +26,12 @@ from marin.run.errands import Errands
 from marin.run.failure import Failure, lost
 from marin.run.placement import kind_of
 from marin.run.planner import found_in
-from marin.run.result import RunResult, RunState, State, StepResult
-from marin.run.retry import Budget, Cause
+from marin.run.result import RunResult, StepResult
+from marin.run.retry import Cause
 from marin.run.stopping import Stopping
-from marin.run.work import ENDED, Work
-from marin.store import EventWriter, Heartbeat, Holder, Lease, Leases, Producer, Store, layout
+from marin.run.work import Work
+from marin.run.works import Works
+from marin.store import EventWriter, Heartbeat, Holder, Lease, Leases, Producer, Store
 from marin.store.events import begun
 
 log = logging.getLogger(__name__)
@@ -78,14 +79,12 @@ class Engine:
         self._stopping = stopping or Stopping(store.url, run, clock=clock)
         self._clock = clock
         self._pause = pause
-        self._works: dict[str, Work] = {}
+        self._works = Works(Plan(()), events)
         self._known: dict[str, Produced] = {}
-        self._resolvable: deque[Work] = deque()
         self._startable: deque[Work] = deque()
         self._later: list[tuple[float, Work]] = []
         self._in_flight: dict[str, Work] = {}
         self._claiming = 0
-        self._open = 0
         self._beating = False
         self._ending = False
         self._accepted: Accepted = {}
@@ -97,33 +96,28 @@ class Engine:
         A request lets what is in flight keep its work and end; a KeyboardInterrupt waits for nothing.
         """
         self._accepted, self._drift = plan.accepted, DriftWatch(plan)
-        self._enlist(plan)
-        state: RunState | None = None
+        self._works = Works(plan, self._events)
+        self._look(plan)
+        stopped = False
         try:
-            while self._open and not self._stopping.asked:
+            while self._works.any_open and not self._stopping.asked:
                 self._turn()
-            if self._open:
-                state = "stopped"
+            if self._works.any_open:
+                stopped = True
                 self._let_end()
         except KeyboardInterrupt:
-            state = "stopped"
+            stopped = True
         finally:
             self._wind_up()
-        ended = {work.state for work in self._works.values()}
-        if state is None:  # a map or gang may have seen a request, and kept what it has, before this process did
-            state = "stopped" if "stopped" in ended else "done" if ended <= {"cached", "done"} else "failed"
-        return RunResult(self._run, state, self._store.url, tuple(self._result(work) for work in self._works.values()))
+        return RunResult(self._run, "stopped" if stopped else self._works.state, self._store.url, self.steps)
 
-    def _enlist(self, plan: Plan) -> None:
-        for planned in plan.steps:
-            budget = Budget(planned.step.placed.resources.retries)
-            work = Work(planned, budget, unmet=len(set(planned.parents)))
-            self._works[planned.name] = work
-            for parent in set(planned.parents):
-                self._works[parent].children.append(work)
-            if not work.unmet:
-                self._resolvable.append(work)
-        self._open = len(self._works)
+    @property
+    def steps(self) -> tuple[StepResult, ...]:
+        """What has come of each step so far; also after `run` has raised."""
+        return self._works.results()
+
+    def _look(self, plan: Plan) -> None:
+        """Look up the results that there are, of all steps whose fingerprint is known, at once."""
         if all(planned.state == "cached" for planned in plan.steps):  # nothing will be read: the plan's word will do
             self._known = {each.produced.fingerprint: each.produced for each in plan.steps if each.produced}
             return
@@ -132,7 +126,7 @@ class Engine:
 
     def _turn(self) -> None:
         """Do all that can be done now, then wait for something to end."""
-        while self._resolvable:
+        while self._works.resolvable:
             self._resolve()
         now = self._clock()
         due = [work for at, work in self._later if at <= now]
@@ -145,7 +139,7 @@ class Engine:
         if self._backend is not None and (self._in_flight or self._errands.waiting):
             self._listen(self._backend)
             self._say_what_waits(self._backend)
-        elif self._later and not self._resolvable and not self._startable:
+        elif self._later and not self._works.resolvable and not self._startable:
             self._pause(max(0.0, min(BUSY_SECONDS, min(at for at, _ in self._later) - now)))
 
     def _has_room(self) -> bool:
@@ -164,7 +158,7 @@ class Engine:
         """Wait for what is in flight to keep its work and end; end what does not in its time."""
         for attempt, work in self._in_flight.items():
             detail = "stopping" if kind_of(work.planned.step) == "plain" else "stopping: it keeps what it has"
-            self._emit(work, "state", state="running", attempt=attempt, detail=detail)
+            self._works.emit(work, "state", state="running", attempt=attempt, detail=detail)
         self._ending = True
         while self._backend is not None and (self._in_flight or self._errands.waiting):
             for attempt, work in list(self._in_flight.items()):
@@ -184,11 +178,11 @@ class Engine:
 
     def _resolve(self) -> None:
         """Compute the fingerprints that count of the steps whose parents are all committed, and look them up."""
-        works, asked = list(self._resolvable), []
-        self._resolvable.clear()
+        works, asked = list(self._works.resolvable), []
+        self._works.resolvable.clear()
         for work in works:
             planned = work.planned
-            parents = [self._works[name] for name in planned.parents]
+            parents = self._works.parents_of(work)
             if planned.fingerprint is not None and all(parent.state == "cached" for parent in parents):
                 work.resolved = planned.fingerprint
                 self._looked_up([work], {})
@@ -205,7 +199,7 @@ class Engine:
         for work in works:
             produced = self._kept(work, found.get(work.fingerprint) or self._known.get(work.fingerprint))
             if produced is not None:
-                self._complete(work, produced, "cached")
+                self._works.complete(work, produced, "cached")
             elif not work.ended:
                 self._startable.append(work)
 
@@ -240,19 +234,21 @@ class Engine:
             return
         if produced is not None:
             self._release(work)
-            self._complete(work, produced, "cached")
+            self._works.complete(work, produced, "cached")
         elif isinstance(claim.taken, Holder):
             self._meet(work, claim.taken)
         elif not self._ending:
             self._start(work)
 
     def _start(self, work: Work) -> None:
-        """Submit an attempt."""
+        """Submit an attempt, unless the run was asked to stop while the backend started."""
         backend = self._ensure_backend()
+        if self._stopping.asked:
+            return
         work.attempts += 1
         work.began = self._clock()
         order = work.order(
-            [self._works[name] for name in work.planned.parents],
+            self._works.parents_of(work),
             store=self._store,
             run=self._run,
             producer=self._producer(),
@@ -270,12 +266,11 @@ class Engine:
                 work.busy_with = holder.run
                 nearest = work.planned.cause.nearest if work.planned.cause else None
                 usual = f"; an earlier one took {format_seconds(nearest.seconds)}" if nearest else ""
-                self._emit(work, "state", state="waiting", detail=f"{detail}{usual}")
+                self._works.emit(work, "state", state="waiting", detail=f"{detail}{usual}")
             self._later.append((self._clock() + BUSY_SECONDS, work))
         elif self._on_busy == "skip":
             hint = "run it again once that run has ended"
-            self._block(work, f"left to another run: {detail}", hint=hint)
-            self._block_below(work)
+            self._works.leave(work, f"left to another run: {detail}", hint=hint)
         else:
             hint = "--on-busy wait takes its result when it is done; --on-busy skip goes on with the rest"
             self._fail(work, lost(Cause.EXCEPTION, f"busy: {detail}", where=f"step {work.name}", hint=hint))
@@ -288,11 +283,10 @@ class Engine:
             self._backend = backend
             if not fs.is_local(self._store.url):
                 self._errands.open(min(ERRANDS, 2 * backend.width) if backend.width > 1 else 1)
-            for work in self._works.values():
-                if not work.ended:
-                    backend.check(work.name, work.planned.step)
-            left = [work.planned.step for work in self._works.values() if not work.ended]
-            for warning in backend.preflight(left, self._store.url):
+            left = self._works.open
+            for work in left:
+                backend.check(work.name, work.planned.step)
+            for warning in backend.preflight([work.planned.step for work in left], self._store.url):
                 log.warning("%s", warning)
                 self._events.emit("log", line=warning)
         return self._backend
@@ -306,7 +300,7 @@ class Engine:
             return
         for attempt, why in said.items():
             if work := self._in_flight.get(attempt):
-                self._emit(work, "state", state="waiting", attempt=attempt, pending=True, detail=why)
+                self._works.emit(work, "state", state="waiting", attempt=attempt, pending=True, detail=why)
 
     def _settle(self, ended: Ended) -> None:
         """Ask what an attempt that has ended has come to."""
@@ -319,52 +313,29 @@ class Engine:
         """Take in the end of an attempt: done, another try, or failed."""
         if outcome.produced is not None:
             self._release(work)
-            self._complete(work, outcome.produced, "done")
+            self._works.complete(work, outcome.produced, "done")
             return
         failure = outcome.failure
         assert failure is not None
         if ended.report is None:
-            self._emit(work, "exit", attempt=ended.attempt, cause=str(failure.cause), message=failure.message)
+            self._works.emit(work, "exit", attempt=ended.attempt, cause=str(failure.cause), message=failure.message)
         if failure.cause is Cause.STOPPED:  # perhaps told before this process was
             self._stopping.ask()
         if failure.cause is Cause.STOPPED or (work.budget.allows(failure.cause) and self._stopping.asked):
             self._release(work)
-            self._move(work, "stopped", detail=failure.message)
+            self._works.move(work, "stopped", detail=failure.message)
             return
         if work.budget.allows(failure.cause):
             work.budget = work.budget.after(failure.cause)
             work.state = "waiting"
-            self._emit(work, "state", state="waiting", detail=f"{failure.message}; trying again")
+            self._works.emit(work, "state", state="waiting", detail=f"{failure.message}; trying again")
             self._later.append((self._clock() + work.budget.delay, work))
         else:
             self._fail(work, failure)
 
-    def _complete(self, work: Work, produced: Produced, state: Literal["cached", "done"]) -> None:
-        work.produced = produced
-        self._move(work, state, **({"detail": work.note} if work.note and state == "cached" else {}))
-        for child in work.children:
-            child.unmet -= 1
-            if not child.unmet and not child.ended:
-                self._resolvable.append(child)
-
     def _fail(self, work: Work, failure: Failure) -> None:
-        """Record a failure; everything downstream is blocked, every other branch goes on."""
         self._release(work)
-        work.failure = failure
-        self._move(work, "failed", detail=failure.message)
-        self._block_below(work)
-
-    def _block_below(self, work: Work) -> None:
-        blocked = deque(work.children)
-        while blocked:
-            child = blocked.popleft()
-            if not child.ended:
-                self._block(child, f"needs {work.name}", hint=f"it follows once {work.name} is done")
-                blocked.extend(child.children)
-
-    def _block(self, work: Work, why: str, *, hint: str) -> None:
-        work.failure = Failure(Cause.STOPPED, "blocked", why, f"step {work.name}", hint)
-        self._move(work, "blocked", detail=why)
+        self._works.fail(work, failure)
 
     def _wind_up(self) -> None:
         """Leave nothing behind: stop what runs, give every lease back. Once all has ended, this does nothing."""
@@ -372,10 +343,9 @@ class Engine:
         if self._backend is not None and self._in_flight:
             self._backend.stop()
         self._errands.drain()  # what has been claimed by now is to be given back
-        for work in self._works.values():
-            if not work.ended:
-                self._release(work)
-                self._move(work, "stopped")
+        for work in self._works.open:
+            self._release(work)
+            self._works.move(work, "stopped")
         self._errands.close()
         if self._beating:
             self._heartbeat.stop()
@@ -384,17 +354,3 @@ class Engine:
         if work.lease is not None:
             lease, work.lease = work.lease, None
             self._errands.run(lambda: self._claims.release(lease), lambda _: None)
-
-    def _move(self, work: Work, state: State, **detail: str) -> None:
-        self._open -= state in ENDED
-        work.state = state
-        self._emit(work, "state", state=state, **detail)
-
-    def _emit(self, work: Work, kind: str, **fields: Any) -> None:  # Any: JSON of the event
-        known = {"fingerprint": work.resolved} if work.resolved else {}
-        self._events.emit(kind, step=work.step_name, name=work.name, **known, **fields)
-
-    def _result(self, work: Work) -> StepResult:
-        if work.produced is None:
-            return work.result(None)
-        return work.result(layout.artifact_folder(work.produced.store, work.step_name, work.fingerprint))

@@ -4,6 +4,7 @@ Pure: it reads an exception and returns text. The user's frame comes first; fram
 other libraries are folded to a count.
 """
 
+import re
 import sys
 import sysconfig
 import traceback
@@ -14,10 +15,13 @@ from pathlib import Path
 import marin
 from marin.base.errors import MarinError
 from marin.base.json import Json
+from marin.base.text import printable
 from marin.run.retry import Cause
 
 _PACKAGE = str(Path(marin.__file__).parent)
 _LIBRARIES = tuple({sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+_SENT = re.compile(r"[^\s\"'`]*/_ray_pkg_[0-9a-f]+/")
+"""The folder into which Ray unpacks a working tree that was sent to a node."""
 _ENGINE = tuple(f"{_PACKAGE}/{room}/" for room in ("run", "store", "fs", "graph", "base"))
 
 
@@ -39,6 +43,11 @@ class Failure:
         return {key: value for key, value in asdict(self).items() if key in ("type", "message", "where", "hint")}
 
 
+def user_errors(own_process: bool) -> tuple[type[BaseException], ...]:
+    """Return what counts as an exception of the user's code; Ctrl-C is the user's wish where the process is theirs."""
+    return (Exception, SystemExit, KeyboardInterrupt) if own_process else (Exception, SystemExit)
+
+
 def lost(cause: Cause, message: str, *, where: str, hint: str) -> Failure:
     """Return the failure of a worker that left no traceback."""
     return Failure(cause, cause.name.lower(), message, where, hint, text=message)
@@ -52,15 +61,10 @@ def explain(error: BaseException, *, hint: str, cause: Cause = Cause.EXCEPTION) 
     user = next((frame for frame in reversed(frames) if not _is_framework(frame.filename)), None)
     place = f"{_short(user.filename)}:{user.lineno} in {user.name}" if user else ""
     if isinstance(error, MarinError):
-        message, where, hint = error.what, error.where or place, error.hint
+        message, where, hint = _in_tree(error.what), _in_tree(error.where) or place, error.hint
     else:
-        message, where = printable(f"{type(error).__name__}: {error}"), place
+        message, where = _in_tree(printable(f"{type(error).__name__}: {error}")), place
     return Failure(cause, type(error).__name__, message, where, hint, text=_fold(error, frames, place))
-
-
-def printable(text: str) -> str:
-    """Return text that a terminal only shows: what would move its cursor or change its state is written out."""
-    return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
 
 
 def _fold(error: BaseException, frames: traceback.StackSummary, place: str) -> str:
@@ -79,7 +83,12 @@ def _fold(error: BaseException, frames: traceback.StackSummary, place: str) -> s
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
         lines += ["Caused by:", *(line.rstrip("\n") for line in traceback.format_exception(cause)[-8:])]
-    return "\n".join(line for line in lines if line) + "\n"
+    return _in_tree("\n".join(line for line in lines if line)) + "\n"
+
+
+def _in_tree(text: str) -> str:
+    """Return text in which files of a working tree that was sent to a node are named as they are called in it."""
+    return _SENT.sub("", text)
 
 
 def _is_framework(path: str) -> bool:
@@ -88,5 +97,7 @@ def _is_framework(path: str) -> bool:
 
 
 def _short(path: str) -> str:
+    if _SENT.match(path):
+        return _in_tree(path)
     roots = [root for root in sys.path if root and path.startswith(root.rstrip("/") + "/")]
     return path[len(max(roots, key=len).rstrip("/")) + 1 :] if roots else path

@@ -89,9 +89,7 @@ def hold(
     said, said_at = "", since - SAY_SECONDS
     while not site.reserve(resources.nodes, RESERVE_SECONDS):
         if asked():
-            raise Interrupted(
-                "stopped while the gang waited for room", hint="the same command continues at the last checkpoint"
-            )
+            raise Interrupted("stopped while the gang waited for room", hint="run the same command again to continue")
         if clock() - since >= resources.shrink_after:
             for nodes in range(min(resources.nodes - 1, site.most()), resources.least_nodes - 1, -1):
                 if site.reserve(nodes, RESERVE_SECONDS):

@@ -28,9 +28,7 @@ SUSPECT_STEPS = 20
 FIRST_TIMES = 10
 GRACE_SECONDS = 3.0
 SILENT_SECONDS = 10.0
-HUNG_HINT = (
-    "the stacks of all ranks are in rank-N.log of the attempt; the same command continues at the last checkpoint"
-)
+HUNG_HINT = "the stacks of all ranks are in rank-N.log of the attempt"
 
 
 @dataclass
@@ -115,12 +113,13 @@ def run_gang(
         num_ranks = width * resources.ranks_per_node
         emit("state", state="running", detail=_forming(num_ranks, width, resources, generation))
         with site.form(generation) as formation:
+            emit("state", state="running", detail=_formed(num_ranks, width, resources, generation))
             outcome = watch(formation, num_ranks, clock=clock, asked=asked, hang_after=resources.hang_after)
         if not isinstance(outcome, Failure):
             return outcome
         emit("exit", cause=str(outcome.cause), message=outcome.message, generation=generation)
         if outcome.cause is Cause.STOPPED:
-            raise Interrupted(outcome.message, where=outcome.where, hint=outcome.hint)
+            raise Interrupted(f"{outcome.message}; {_going_on(order)}", hint="run the same command again to continue")
         now_kept = verified_checkpoints(order.checkpoints)
         if now_kept - kept:
             budget, kept = budget.renewed(), now_kept
@@ -137,12 +136,24 @@ def run_gang(
 
 
 def _final(failure: Failure, order: GangOrder) -> StepError:
-    return StepError(failure.message, where=failure.where or f"step {order.identity.name}", hint=failure.hint)
+    hint = "; ".join(filter(None, (failure.hint, _going_on(order))))
+    return StepError(failure.message, where=failure.where or f"step {order.identity.name}", hint=hint)
+
+
+def _going_on(order: GangOrder) -> str:
+    """Return in words where the next attempt begins."""
+    if verified_checkpoints(order.checkpoints):
+        return "the same command continues at the last checkpoint"
+    return "there is no checkpoint yet: the same command begins anew"
 
 
 def _forming(num_ranks: int, width: int, resources: Resources, generation: int) -> str:
+    return f"forming {_formed(num_ranks, width, resources, generation)}"
+
+
+def _formed(num_ranks: int, width: int, resources: Resources, generation: int) -> str:
     nodes = f" on {width} of {resources.nodes} nodes" if width < resources.nodes else ""
-    return f"forming a gang of {num_ranks}{nodes}, generation {generation}"
+    return f"a gang of {num_ranks}{nodes}, generation {generation}"
 
 
 def watch(
@@ -201,8 +212,7 @@ def _ended_by(wish: Wish, step: int | None) -> Failure:
     at = "" if step is None else f" at step {step}"
     match wish:
         case Wish.STOPPED:
-            message = f"stopped; the same command continues{at}"
-            return lost(Cause.STOPPED, message, where="", hint="run the same command again to continue")
+            return lost(Cause.STOPPED, f"stopped{at}", where="", hint="")
         case Wish.GROW:
             return lost(Cause.PREEMPTED, f"stopped{at} to go on with more nodes", where="", hint=HUNG_HINT)
         case _:

@@ -23,8 +23,6 @@ from marin.run.log import copied, redirected
 from marin.run.order import GangOrder
 from marin.store import EventWriter
 
-RANK_HINT = "the same command continues at the last good checkpoint"
-
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -134,7 +132,7 @@ class RankMember:
 
 def rank_hint(seat: Seat) -> str:
     """Return where to look on after a rank has failed."""
-    return f"{seat.title}: its log is rank-{seat.rank}.log of the attempt; {RANK_HINT}"
+    return f"{seat.title}: its log is rank-{seat.rank}.log of the attempt"
 
 
 def run_rank(

@@ -25,7 +25,7 @@ from marin.base.errors import DataError, StepError
 from marin.base.json import Json, dumps
 from marin.graph.files import Shard
 from marin.graph.recipe import shard_fingerprint
-from marin.run.failure import explain
+from marin.run.failure import explain, user_errors
 from marin.run.order import GroupReport, ShardGroup, ShardReport, unpack
 from marin.run.retry import Cause
 from marin.store import EventWriter, ShardCache, StopWatch, Store
@@ -36,8 +36,9 @@ LONG_SECONDS = 5.0
 SHARD_HINT = "run the same command again once it is mended: the other shards are kept"
 
 
-def run_group(group: ShardGroup) -> GroupReport:
+def run_group(group: ShardGroup, *, own_process: bool) -> GroupReport:
     """Run every shard of the group that is not committed yet and report each."""
+    user = user_errors(own_process)
     identity = group.identity
     step_class, fn, config = unpack(group.call)
     cache = Store.open(identity.store, write=True).shards
@@ -61,7 +62,7 @@ def run_group(group: ShardGroup) -> GroupReport:
                 if stop.asked:
                     break
                 with take(shard.name) as took:
-                    report = _run_shard(call, wants_output, (key, shard), cache, identity.attempt)
+                    report = _run_shard(call, wants_output, (key, shard), cache, identity.attempt, user)
                 reports.append(replace(report, seconds=took()))
     except fs.Unavailable as error:
         silent = error
@@ -75,7 +76,12 @@ def run_group(group: ShardGroup) -> GroupReport:
 
 
 def _run_shard(
-    call: Callable[..., Json], wants_output: bool, keyed: tuple[str, Shard], cache: ShardCache, attempt: str
+    call: Callable[..., Json],
+    wants_output: bool,
+    keyed: tuple[str, Shard],
+    cache: ShardCache,
+    attempt: str,
+    user: tuple[type[BaseException], ...],
 ) -> ShardReport:
     fingerprint, shard = keyed
     try:
@@ -84,7 +90,7 @@ def _run_shard(
         committed = cache.commit(fingerprint, shard.name, output, _as_json(value, shard))
     except fs.Unavailable:
         raise
-    except Exception as error:  # noqa: BLE001  the boundary: user code may raise anything, and the map goes on
+    except user as error:  # the boundary: user code may raise anything, and the map goes on
         return ShardReport(fingerprint, failure=explain(error, hint=SHARD_HINT))
     return ShardReport(fingerprint, shard=committed)
 

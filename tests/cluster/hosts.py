@@ -195,6 +195,10 @@ class Cluster:
                 if not self._is_up(name, log):  # Ray gives up after some time, which a busy machine may need
                     assert self._is_up(name, self._start_node(name)), log.read_text()
 
+    def await_end(self, name: str) -> None:
+        """Return once a host's node of Ray has ended: `ray start --block` sees the end of its raylet a little later."""
+        until(lambda: self._nodes[name].poll() is not None, seconds=30)
+
     def _start_node(self, name: str) -> Path:
         host = self.hosts[name]
         if not host.lives:

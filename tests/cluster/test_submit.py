@@ -316,3 +316,10 @@ def test_connection_of_ray_client_that_dies_in_its_fork_is_made_again(monkeypatc
     monkeypatch.setattr(ray_connect.ray, "init", init)
     ray_connect._init("ray://127.0.0.1:1", {}, 10)
     assert len(calls) == 2
+
+
+def test_run_from_a_machine_without_a_node_says_so_at_once(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_connect.psutil, "process_iter", lambda attrs: [])  # stands for another machine
+    with pytest.raises(ClusterError, match="this machine is no node of the Ray cluster") as raised:
+        ray_connect.connect(lab.gcs, {}, [], None)
+    assert "joins it" in raised.value.hint

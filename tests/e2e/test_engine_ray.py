@@ -106,6 +106,15 @@ def test_ray_shard_exception_names_the_shard(steps, cluster, tmp_path):
     assert error["where"].startswith("engine_steps.py:")
 
 
+@pytest.mark.parametrize(("trouble", "words"), [("interrupt", "KeyboardInterrupt"), ("exit", "SystemExit: 3")])
+def test_ray_step_or_shard_that_raises_what_ends_a_process_has_failed(steps, cluster, tmp_path, trouble, words):
+    wanted = [steps.Squares(n=5, folder=str(tmp_path), trouble=f"{trouble}:3"), steps.Ends(how=trouble)]
+    result = _run(wanted, tmp_path / "store", cluster)
+    assert result.state == "failed"
+    assert f"1 of 5 shards failed (0003); first 0003: {words}" in result.step("squares").error["message"]
+    assert result.step("ends").error["message"].startswith(words)
+
+
 def test_ray_independent_maps_share_two_cpus_without_deadlock(steps, cluster, tmp_path):
     many = [steps.Squares(n=n, folder=str(tmp_path)) for n in range(20, 26)]
     assert _run(many, tmp_path / "store", cluster).state == "done"

@@ -112,7 +112,7 @@ class InlinePool:
     def wait(self, timeout: float) -> list[tuple[ShardGroup, GroupReport]]:
         """Run the oldest group to its end."""
         group = self._groups.popleft()
-        return [(group, run_group(group))]
+        return [(group, run_group(group, own_process=False))]
 
     def why_waiting(self, seconds: float) -> str:
         """No group waits for anything but this process."""
@@ -182,7 +182,7 @@ class _OneRank:
             self._ended.set()
         if end.stopped and end.failure is None:
             if self._watch.asked:
-                raise Interrupted("stopped", hint="the same command continues at the last checkpoint")
+                raise Interrupted("stopped", hint="run the same command again to continue")
             raise KeyboardInterrupt  # the signal was meant for this process, not for a rank that could be re-formed
         return News(ends=(end,), alive=(0,))
 

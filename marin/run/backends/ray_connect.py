@@ -73,6 +73,7 @@ def connect(address: str, variables: Mapping[str, str], folders: Sequence[str], 
     """
     probe(address)
     seconds = ALIVE_SECONDS if knock(address) else CONNECT_SECONDS
+    _check_joined(address)
     if tree is not None or _is_here(address):
         environment = _environment(variables, folders, tree)
         _init(address, environment, seconds)
@@ -144,6 +145,8 @@ def _init(address: str, environment: Environment, seconds: float) -> None:
 
 def _gist(error: BaseException) -> str:
     """Return the one line of Ray's words that says what happened: the last, where it hands on a traceback."""
+    while error.__cause__ is not None:  # Ray's own "failed to connect" says nothing; what it was raised from does
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1] if any(line.startswith("Traceback") for line in lines) else lines[0]
 
@@ -171,6 +174,20 @@ def probe(address: str) -> None:
             where=address,
             hint="start the cluster (`ray start --head`), mend the address, or leave it out to run on this machine",
         ) from error
+
+
+def _check_joined(address: str) -> None:
+    """Raise ClusterError unless a node of Ray runs on this machine: only ray:// does without.
+
+    Ray itself looks for one for a minute, and then says that it could not connect.
+    """
+    if _parts(address)[0] or any(each.info["name"] == "raylet" for each in psutil.process_iter(["name"])):
+        return
+    raise ClusterError(
+        f"this machine is no node of the Ray cluster at {address}",
+        where=address,
+        hint=f"`ray start --address={address}` joins it; ray://HOST:10001 and `marin submit` do without",
+    )
 
 
 def knock(address: str) -> bool:

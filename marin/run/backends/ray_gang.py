@@ -22,7 +22,7 @@ from marin.run.forkserver import Beat
 from marin.run.formation import Formation, News
 from marin.run.order import GangOrder
 from marin.run.placement import gang_demand
-from marin.run.rank import RANK_HINT, RankEnd, Seat
+from marin.run.rank import RankEnd, Seat
 from marin.run.rankhost import Bulletin, RankHost
 from marin.run.retry import Cause
 
@@ -252,13 +252,13 @@ def _answer(reference: Any, post: Post | None) -> Any:  # Any: ray.ObjectRef; wh
 def _loss(error: exceptions.RayError, title: str, post: Post | None) -> Failure:
     """Return why a host gives no answer any more."""
     if isinstance(error, exceptions.OutOfMemoryError) or "out of memory" in str(error).lower():
-        return lost(Cause.OUT_OF_MEMORY, f"{title}: killed, as the node ran out of memory", where="", hint=RANK_HINT)
+        return lost(Cause.OUT_OF_MEMORY, f"{title}: killed, as the node ran out of memory", where="", hint="")
     if isinstance(error, exceptions.GetTimeoutError):
         return lost(Cause.LOST, f"{title}: no answer within {ANSWER_SECONDS:g} s", where="", hint=LATE_HINT)
     if isinstance(error, exceptions.RayTaskError):
-        return lost(Cause.LOST, f"{title}: {str(error).strip().splitlines()[-1]}", where="", hint=RANK_HINT)
+        return lost(Cause.LOST, f"{title}: {str(error).strip().splitlines()[-1]}", where="", hint="")
     why = "lost with their node" if post is not None and not is_alive(post.room.node_id) else "lost with their host"
-    return lost(Cause.LOST, f"{title}: {why}", where="", hint=RANK_HINT)
+    return lost(Cause.LOST, f"{title}: {why}", where="", hint="")
 
 
 class StillBorn:

@@ -41,7 +41,7 @@ def run_attempt(order: Order, step: bytes) -> Report:
 def run_shards(group: ShardGroup) -> GroupReport:
     """Body of the Ray task of one group of shards."""
     fs.be_patient()
-    return run_group(group)
+    return run_group(group, own_process=True)
 
 
 def options(bundle: Bundle, *, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@
 
 import os
 import signal
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -47,6 +48,17 @@ class Fails(Step[Folder]):
 
     def run(self, ctx: Context) -> Folder:
         return deep(self.text)
+
+
+class Ends(Step[Folder]):
+    """Raises what would end a process."""
+
+    how: str
+
+    def run(self, ctx: Context) -> Folder:
+        if self.how == "interrupt":
+            raise KeyboardInterrupt
+        sys.exit(3)
 
 
 class Uses(Step[Folder]):
@@ -132,6 +144,10 @@ def square(shard: Shard, output: Output, *, folder: str, trouble: str) -> int:
     if kind and number == int(victim):
         if kind == "die-once" and first(folder, "died"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "interrupt":
+            raise KeyboardInterrupt
+        if kind == "exit":
+            sys.exit(3)
         if kind == "raise":
             raise ValueError(f"{number} is unlucky")
         if kind == "gate":

@@ -57,3 +57,4 @@ def test_run_that_ends_as_a_whole_records_why(tmp_path):
     record = Store.open(str(tmp_path), write=False).read_run("run-1")
     assert (record["state"], record["error"]["type"]) == ("failed", "ClusterError")
     assert (record["error"]["message"], record["error"]["hint"]) == ("nothing answers", "start it")
+    assert [step["state"] for step in record["steps"]] == ["stopped"]

@@ -95,6 +95,10 @@ def fail(failure: Failure) -> Life:
     return lambda site, width: News(ends=(RankEnd(0, 0.0, failure=failure),), alive=tuple(range(1, width)))
 
 
+def stop(site: ScriptedSite, width: int) -> News:
+    return News(ends=tuple(RankEnd(rank, site.now, stopped=True) for rank in range(width)))
+
+
 def lose_node(site: ScriptedSite, width: int) -> News:
     """Go on until a node is gone: nothing is held any more then."""
     if site.most() >= width:
@@ -197,7 +201,9 @@ def test_hold_says_why_it_waits_when_that_changes_and_not_too_often():
     assert said == ["1 of 4 nodes", "0 of 4 nodes", "1 of 4 nodes"]
 
 
-def outcome(site: ScriptedSite, root: Path, **placed: Any) -> list[Any]:
+def outcome(
+    site: ScriptedSite, root: Path, told: list[str] | None = None, asked: bool = False, **placed: Any
+) -> list[Any]:
     identity = Identity(str(root / "store"), "run", "gang", "gang", "f" * 64, "run-ffffffff-1")
     resources = Resources(**{"nodes": 2, "min_nodes": 1, "shrink_after": 60, **placed})
     order = GangOrder(identity, b"", 2, resources, str(root / "attempt"), str(root / "checkpoints"))
@@ -205,7 +211,11 @@ def outcome(site: ScriptedSite, root: Path, **placed: Any) -> list[Any]:
     def pause(seconds: float) -> None:
         site.now += seconds
 
-    return run_gang(order, site, emit=lambda *_, **__: None, asked=lambda: False, clock=site.clock, pause=pause)
+    def emit(kind: str, **fields: Any) -> None:
+        if told is not None and kind == "state":
+            told.append(f"{fields['state']}: {fields['detail']}")
+
+    return run_gang(order, site, emit=emit, asked=lambda: asked, clock=site.clock, pause=pause)
 
 
 def test_elastic_gang_goes_on_narrower_and_grows_without_a_budget(tmp_path):
@@ -259,6 +269,32 @@ def test_gang_that_has_kept_a_checkpoint_has_its_whole_budget_again(tmp_path):
     with pytest.raises(StepError):
         outcome(site, tmp_path, retries=1)
     assert len(site.formed) == 5  # the last one has kept nothing, after one loss
+
+
+def test_gang_that_runs_is_told_so_once_all_its_ranks_have_started(tmp_path):
+    told: list[str] = []
+    assert outcome(ScriptedSite((0, 2), lives=[finish]), tmp_path, told) == [0, 1]
+    assert told == ["running: forming a gang of 2, generation 1", "running: a gang of 2, generation 1"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (False, "there is no checkpoint yet: the same command begins anew"),
+        (True, "the same command continues at the last checkpoint"),
+    ],
+)
+def test_gang_that_ends_says_where_the_next_attempt_begins(tmp_path, kept, words):
+    if kept:
+        folder = tmp_path / "checkpoints" / "step-1"
+        folder.mkdir(parents=True)
+        (folder / "MANIFEST.json").write_text("{}")
+    with pytest.raises(StepError) as failed:
+        outcome(ScriptedSite((0, 2), lives=[fail(ERROR)]), tmp_path)
+    assert failed.value.hint.endswith(words)
+    with pytest.raises(Interrupted) as stopped:
+        outcome(ScriptedSite((0, 2), lives=[stop]), tmp_path, asked=True)
+    assert stopped.value.what == f"stopped; {words}"
 
 
 def test_gang_waits_longer_before_each_further_try(tmp_path):

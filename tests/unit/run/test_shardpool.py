@@ -62,9 +62,11 @@ class Cluster:
         self.ended += 1
         keep = self.lost.get(self.ended)
         if keep is None:
-            return [(group, replace(run_group(group), worker="second" if group.elsewhere else "first"))]
+            return [
+                (group, replace(run_group(group, own_process=False), worker="second" if group.elsewhere else "first"))
+            ]
         if keep:
-            run_group(replace(group, shards=group.shards[:keep]))
+            run_group(replace(group, shards=group.shards[:keep]), own_process=False)
         return [(group, GroupReport(cause=Cause.LOST, message="the worker was killed"))]
 
     def why_waiting(self, seconds: float) -> str:

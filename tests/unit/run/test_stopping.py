@@ -1,7 +1,7 @@
 """A run that is asked to stop: nothing new begins, what is in flight gets its time, nothing counts as failed."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,20 @@ class Plain(Step[Value[int]]):
 class Mapped(Plain):
     def run(self, ctx: Context) -> Value[int]:
         return Value.write(ctx.output, len(ctx.map(abs, [])))
+
+
+class SlowToStart(InlineBackend):
+    """Stands for a cluster to which connecting takes long: meanwhile the terminal is closed."""
+
+    def __init__(self, interrupted: threading.Event) -> None:
+        super().__init__()
+        self.interrupted = interrupted
+
+    def start(self, code_folders: Sequence[str], run: str) -> None:
+        self.interrupted.set()
+
+    def submit(self, order: Order, step: Step) -> None:
+        raise AssertionError("nothing is to begin")
 
 
 class After(Step[Value[int]]):
@@ -235,3 +249,12 @@ def test_stopped_run_goes_on_where_it_was(runs, tmp_path):
     runs(steps, script)
     again = api.run_plan(api.plan(steps, store=tmp_path), store=tmp_path, backend="inline")
     assert states(again) == ["cached", "done"]
+
+
+def test_run_that_is_stopped_while_its_backend_starts_begins_nothing(tmp_path):
+    interrupted = threading.Event()
+    planned = api.plan([Plain(number=1)], store=tmp_path)
+    backend = SlowToStart(interrupted)
+    result = api.run_plan(planned, store=tmp_path, backend=backend, interrupted=interrupted)
+    assert (result.state, result.steps[0].state, result.steps[0].attempts) == ("stopped", "stopped", 0)
+    assert not left(tmp_path)
