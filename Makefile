@@ -1,7 +1,7 @@
 # A fresh machine needs Python 3.11 or newer and make, nothing else:
 #
 #   make demo        train a small language model on this machine: about 4 minutes; again: 2 seconds
-#   make test        everything that guards a change: lint, types, tests; about 24 minutes on two cores
+#   make test        everything that guards a change: lint, types, tests; about 20 minutes on two cores
 #   make test-full   the same and the slow tests
 #   make check       lint and types alone
 #   make clean       remove .venv and caches; results in .marin stay
@@ -24,11 +24,17 @@ help:
 demo: .venv/installed
 	@$(BIN)/marin run pipelines/quickstart.py
 
+# First what may share the two cores, then what starts clusters and trains, which has time limits of its own.
+TOGETHER := tests/architecture tests/unit tests/cli tests/docs tests/contract tests/fault
+ALONE := tests/cluster tests/e2e tests/numerics
+
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(TOGETHER)
+	$(BIN)/python -m pytest $(ALONE)
 
 test-full: check
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu" $(TOGETHER)
+	$(BIN)/python -m pytest -m "not gpu" $(ALONE)
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check

@@ -1,6 +1,7 @@
 """What every test shares: an environment of its own. No test reads or writes the home of whoever runs it."""
 
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -12,6 +13,12 @@ hypothesis.settings.register_profile("marin", deadline=None)
 hypothesis.settings.load_profile("marin")
 
 OWN = ("CI", "MARIN_STORE", "RAY_ADDRESS", "RANK", "LOCAL_RANK", "WORLD_SIZE", "FORCE_COLOR", "COLUMNS")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Return a name that is the same in every process; those that hold an address are not, and several would differ."""
+    shown = getattr(val, "__name__", None) or repr(val)
+    return re.sub(r" at 0x[0-9a-f]+", "", shown) if " at 0x" in repr(val) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

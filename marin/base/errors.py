@@ -29,6 +29,8 @@ class MarinError(Exception):
     def __init__(self, what: str, *, where: str = "", hint: str) -> None:
         super().__init__(what)
         self.what = what
+        self.ids: dict[str, str] = {}
+        """What `--json` names beside it: the `run` that it ended, its `ray_job`."""
         self.where = where
         self.hint = hint
 

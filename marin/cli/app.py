@@ -1,9 +1,10 @@
 """The command line: one verb a module, imported when it is called.
 
 Data go to standard output, everything else to standard error. Exit codes: 0 done, 1 a step failed, 2 wrong usage or
-configuration, 3 store or cluster not reachable, 130 interrupted.
+configuration, 3 store, cluster or output not reachable, 130 interrupted, 141 the reader of the output has left.
 """
 
+import contextlib
 import importlib.metadata
 import logging
 import sys
@@ -13,7 +14,8 @@ import click
 
 from marin.base.errors import ConfigurationError, MarinError, did_you_mean
 from marin.base.lazy import resolve
-from marin.cli.errors import render_error, render_unexpected
+from marin.cli import output
+from marin.cli.errors import WarningLine, render_error, render_unexpected
 
 VERBS = {
     "plan": "what would run, and why",
@@ -36,7 +38,10 @@ VERBS = {
     "gc": "free what nothing needs",
     "doctor": "check versions, store, cluster and devices",
 }
-EPILOG = """Examples:
+EPILOG = """Exit codes: 0 done, 1 a step failed, 2 wrong usage, 3 store, cluster or output
+not reachable, 130 stopped, 141 the reader of the output has left (`| head`).
+
+Examples:
 
   marin run pipelines/quickstart.py
 
@@ -45,6 +50,18 @@ EPILOG = """Examples:
 
 class Verbs(click.Group):
     """Finds a verb's module when the verb is called; listing verbs imports none of them."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse what is typed."""
+        with output.broken_pipes():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:  # Any: what the verb returns
+        """Call the verb."""
+        with output.broken_pipes():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order of use."""
@@ -65,7 +82,7 @@ class Verbs(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they are."""
-        formatter.write("\n" + EPILOG.replace("\n\n", "\n") + "\n")
+        formatter.write("\n" + EPILOG.replace("\n\n  ", "\n  ") + "\n")
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,8 +98,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def call(arguments: list[str]) -> int:
     """Run the command line; return its exit code."""
-    logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
-    whole = "--traceback" in arguments
+    warnings = logging.StreamHandler()
+    warnings.setFormatter(WarningLine())
+    logging.basicConfig(handlers=[warnings], level=logging.WARNING)
+    try:
+        code = _called(arguments)
+        output.flush()
+    except OSError as error:  # what was left to write could not be written
+        return _not_written(error, arguments)
+    return code
+
+
+def _called(arguments: list[str]) -> int:
+    as_json, whole = "--json" in arguments, "--traceback" in arguments
     try:
         result: Any = marin.main(args=arguments, prog_name="marin", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -90,22 +118,31 @@ def call(arguments: list[str]) -> int:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     except click.UsageError as error:
-        return render_error(_usage_error(error), json="--json" in arguments)
+        return render_error(_usage_error(error), json=as_json)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
     except MarinError as error:
-        return render_error(error, json="--json" in arguments, traceback=whole)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+        return render_error(error, json=as_json, traceback=whole)
     except OSError as error:
-        where = str(error.filename or "")
-        what = f"{error.strerror or error}" + (f": {where}" if where else "")
-        refused = ConfigurationError(what, where=where, hint="check the path and its permission")
-        return render_error(refused, json="--json" in arguments, traceback=whole)
+        return _not_written(error, arguments)
+    except output.BrokenPipe as error:
+        return _not_written(error.cause, arguments)
     except Exception as error:  # noqa: BLE001  the boundary: whatever it is, the user gets a place to look
-        return render_unexpected(error, json="--json" in arguments, traceback=whole)
+        return render_unexpected(error, json=as_json, traceback=whole)
+
+
+def _not_written(error: OSError, arguments: list[str]) -> int:
+    """Return the exit code for an error of the system: of the output, or of a file that the user named."""
+    if output.reader_is_gone():
+        return output.READER_GONE
+    full = output.refused(error)
+    where = str(error.filename or "")
+    what = f"{error.strerror or error}" + (f": {where}" if where else "")
+    said = full or ConfigurationError(what, where=where, hint="check the path and its permission")
+    with contextlib.suppress(OSError):  # standard error may be as full
+        render_error(said, json=full is None and "--json" in arguments, traceback="--traceback" in arguments)
+    return said.exit_code
 
 
 def _usage_error(error: click.UsageError) -> ConfigurationError:

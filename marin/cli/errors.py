@@ -1,8 +1,11 @@
-"""Errors as people read them: what, where, hint; the user's frame first, framework frames folded."""
+"""Errors as people read them: what, where, hint; the user's frame first, framework frames folded.
 
-import json as jsonlib
+Invariant: an error is one `error:` line, an `at` line a place and one `hint:` line, and whatever names and messages it
+holds, a terminal only shows them.
+"""
+
+import logging
 import os
-import sys
 import sysconfig
 import traceback as tracebacks
 from pathlib import Path
@@ -10,8 +13,10 @@ from pathlib import Path
 import click
 
 import marin
-from marin.base.errors import ConfigurationError, MarinError
+from marin.base.errors import ConfigurationError, Interrupted, MarinError
+from marin.base.text import one_line, printable
 from marin.cli import target
+from marin.cli.json_text import write_json
 
 _PACKAGE = str(Path(marin.__file__).parent)
 _LIBRARY = sysconfig.get_path("stdlib")
@@ -20,21 +25,33 @@ _LIBRARY = sysconfig.get_path("stdlib")
 def render_error(error: MarinError, *, json: bool, traceback: bool = False) -> int:
     """Write an error to standard error (and as JSON to standard output); return the exit code."""
     if traceback:
-        tracebacks.print_exception(error, file=sys.stderr)
+        _write_traceback(error)
     if json:
         record = {"type": type(error).__name__, "message": error.what, "where": error.where, "hint": error.hint}
-        click.echo(jsonlib.dumps({"schema": 1, "error": record}))
+        write_json({**error.ids, "error": record})
     write_error(error.what, error.where, error.hint)
     return error.exit_code
 
 
+def _write_traceback(error: BaseException) -> None:
+    click.echo(printable("".join(tracebacks.format_exception(error))), err=True, nl=False)
+
+
+class WarningLine(logging.Formatter):
+    """A warning as a line that a terminal only shows."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return one_line(f"warning: {record.getMessage()}")
+
+
 def write_error(what: str, where: str, hint: str) -> None:
     """Write `error:`, `at` and `hint:` lines to standard error."""
-    click.echo(f"{paint('error:', 'red')} {what}", err=True)
-    for line in filter(None, where.splitlines()):
+    click.echo(f"{paint('error:', 'red')} {one_line(what)}", err=True)
+    for line in filter(None, printable(where).split("\n")):
         click.echo(f"  at   {line}", err=True)
     if hint:
-        click.echo(f"{paint('hint:', 'cyan')} {hint}", err=True)
+        click.echo(f"{paint('hint:', 'cyan')} {one_line(hint)}", err=True)
 
 
 def paint(text: str, colour: str) -> str:
@@ -43,24 +60,31 @@ def paint(text: str, colour: str) -> str:
 
 
 def render_unexpected(error: BaseException, *, json: bool, traceback: bool) -> int:
-    """Write an error that nobody foresaw: where it is in the user's code first, or that it is marin's fault.
+    """Write an error that nobody foresaw."""
+    if traceback:
+        _write_traceback(error)
+    return render_error(as_marin_error(error), json=json)
+
+
+def as_marin_error(error: BaseException) -> MarinError:
+    """Return what is said of an error: where it is in the user's code first, or that it is marin's fault.
 
     What a target raises while it is imported or built is wrong configuration, hence exit code 2.
     """
+    if isinstance(error, MarinError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("the run was interrupted before it began", hint="start it again")
     frames = tracebacks.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_framework(frame.filename)]
     where = own[-1] if own else frames[-1]
     place = f"{where.filename}:{where.lineno} in {where.name}"
     what = f"{type(error).__name__}: {error}"
     if own and any(frame.filename == target.__file__ for frame in frames):
-        wrong: MarinError = ConfigurationError(what, where=place, hint="mend that line; --traceback shows the rest")
-    elif own:
-        wrong = MarinError(what, where=place, hint="--traceback shows the rest")
-    else:
-        wrong = MarinError(what, where=place, hint="this is a fault of marin: please report it with --traceback")
-    if traceback:
-        tracebacks.print_exception(error, file=sys.stderr)
-    return render_error(wrong, json=json)
+        return ConfigurationError(what, where=place, hint="mend that line; --traceback shows the rest")
+    if own:
+        return MarinError(what, where=place, hint="--traceback shows the rest")
+    return MarinError(what, where=place, hint="this is a fault of marin: please report it with --traceback")
 
 
 def _is_framework(file: str) -> bool:

@@ -3,8 +3,11 @@
 Workers write events; only this draws. It follows the store in a thread of its own and never touches the run.
 """
 
+import contextlib
 import threading
+import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -16,12 +19,17 @@ from rich.table import Table
 from rich.text import Text
 
 from marin.base.errors import StoreError
+from marin.base.text import printable
 from marin.base.units import format_count, format_seconds
 from marin.cli.options import styled_state
 from marin.store import EventReader
-from marin.view.progress import RunProgress, StepRow
+from marin.view.in_order import InOrder
+from marin.view.moments import clock_text
+from marin.view.progress import Event, RunProgress, StepRow
 
 POLL_SECONDS = 0.5
+LAST_SECONDS = 2.0
+"""How long the last words of a run that has ended may be on their way."""
 LINE_SECONDS = 30.0
 WIDE = 100
 
@@ -37,11 +45,16 @@ class Screen(Protocol):
 
 
 class Follower:
-    """Reads a run's events and hands them to a screen until it is closed."""
+    """Reads a run's events and hands them to a screen until it is closed.
+
+    A screen that cannot be written to, because its terminal or reader has gone, is given up; `broken` says why.
+    """
 
     def __init__(self, store_url: str, run: str, progress: RunProgress, screen: Screen) -> None:
         self.progress = progress
+        self.broken: OSError | None = None
         self._reader = EventReader(store_url, run)
+        self._order = InOrder()
         self._screen = screen
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="screen", daemon=True)
@@ -50,22 +63,34 @@ class Follower:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._ended.set()
         self._thread.join(timeout=10)
-        self._poll()
-        self._screen.close()
+        until = time.monotonic() + (LAST_SECONDS if kind is None else 0)
+        self._show(self._order.take(self._events()) + self._order.rest())
+        while self.progress.state == "running" and time.monotonic() < until:
+            threading.Event().wait(POLL_SECONDS / 5)
+            self._show(self._order.take(self._events()) + self._order.rest())
+        with contextlib.suppress(OSError):
+            self._screen.close()
 
     def _follow(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
-            self._poll()
+            self._show(self._order.take(self._events()))
 
-    def _poll(self) -> None:
+    def _events(self) -> Sequence[Event]:
         try:
-            events = self._reader.poll()
+            return self._reader.poll()
         except StoreError:  # the run itself reports a store that does not answer
-            return
-        self._screen.show(self.progress, self.progress.apply(events))
+            return []
+
+    def _show(self, events: Sequence[Event]) -> None:
+        changed = self.progress.apply(events)
+        if self.broken is None:
+            try:
+                self._screen.show(self.progress, changed)
+            except OSError as error:
+                self.broken = error
 
 
 class Lines:
@@ -81,11 +106,9 @@ class Lines:
         for row in changed:
             self._said[row.name] = now
             took = f" in {format_seconds(row.seconds(now.isoformat()))}" if row.state in ("done", "failed") else ""
-            detail = f": {row.detail}" if row.detail else ""
-            tail = f"{took}{_shards(row)}{detail}"
-            self._console.print(
-                Text.assemble(f"{now:%H:%M:%S} {row.name} ", styled_state(row.state), tail), soft_wrap=True
-            )
+            tail = f"{took}{_shards(row)}{printable(row.words.removeprefix(row.state))}"
+            line = Text.assemble(printable(f"{clock_text(row.said)} {row.name} "), styled_state(row.state), tail)
+            self._console.print(line, soft_wrap=True)
         for row in progress.rows.values():
             quiet = (now - self._said.setdefault(row.name, now)).total_seconds()
             if row.state == "running" and row.total and quiet >= LINE_SECONDS:
@@ -116,9 +139,9 @@ class Tables:
         for row in shown:
             bar = ProgressBar(total=1, completed=row.fraction, width=20 if self._live.console.width >= WIDE else 8)
             rates = Text(_rates(row, now), no_wrap=True, overflow="ellipsis")
-            table.add_row(row.name, styled_state(row.state), bar, _counts(row), rates)
+            table.add_row(printable(row.name), styled_state(row.state), bar, _counts(row), rates)
         said = ((row, row.detail or row.slowest(now)) for row in shown)
-        notes = [Text(f"{row.name}: {detail}", style="dim") for row, detail in said if detail]
+        notes = [Text(printable(f"{row.name}: {detail}"), style="dim") for row, detail in said if detail]
         if len(shown) < len(rows):
             counts = Counter(row.state for row in rows)
             notes.append(Text(f"{len(rows)} steps: {', '.join(f'{n} {state}' for state, n in counts.items())}"))
@@ -140,7 +163,7 @@ def _fitting(rows: list[StepRow], most: int) -> list[StepRow]:
 def _counts(row: StepRow) -> str:
     if row.state == "cached" or not row.total:
         return ""
-    return f"{format_count(row.done)}/{format_count(row.total)} {row.unit}{_shards(row)}"
+    return f"{format_count(row.completed)}/{format_count(row.total)} {row.unit}{_shards(row)}"
 
 
 def _shards(row: StepRow) -> str:

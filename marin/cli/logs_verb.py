@@ -1,17 +1,24 @@
 """`marin logs`: what the workers of a run wrote, by step, attempt and rank; followed while the run lives."""
 
-import json
+import os
+import sys
 import threading
+import time
 from collections.abc import Iterable
 
 import click
 
 from marin.base.errors import ConfigurationError, StoreError, did_you_mean
+from marin.base.text import one_line
+from marin.cli.follow import PATIENCE_SECONDS
+from marin.cli.json_text import write_json_line
 from marin.cli.options import common_options, existing_store, write_json
-from marin.cli.status_verb import find_run, run_progress
+from marin.cli.status_verb import find_run
 from marin.store import Store, read_submission
 from marin.view.liveness import Pulse
 from marin.view.logs import Chunk, LogReader, Wanted
+from marin.view.standing import DamagedRun, read_record, run_rows
+from marin.view.terminal import TerminalText
 
 POLL_SECONDS = 1.0
 
@@ -40,7 +47,9 @@ def command(
 ) -> None:
     """Write the logs of RUN's attempts; of the newest run when none is named.
 
-    With `--follow`, `--json` writes an object a line: name, attempt, file, text.
+    A terminal gets colours and text: other control characters are written out, and of a line that is written
+    over (a progress bar) its last state is shown. A pipe or file gets what was written, byte for byte. With
+    `--follow`, `--json` writes an object a line: name, attempt, file, text.
     """
     opened = existing_store(store)
     name = find_run(opened, run)
@@ -82,18 +91,25 @@ def whole(chunks: Iterable[Chunk]) -> list[Chunk]:
 def _follow(store: Store, run: str, reader: LogReader, writer: "_Writer") -> None:
     """Write what comes until the run is over, and then what came last."""
     pulse, pause = Pulse(store, run), threading.Event()
-    goes_on = True
+    goes_on, answered = True, time.monotonic()
     while goes_on:
         try:
-            goes_on = pulse.state(store.read_run(run)) in ("running", "waiting")
+            goes_on = pulse.state(read_record(store, run)) in ("running", "waiting")
             writer.write(reader.poll())
+            answered = time.monotonic()
+        except DamagedRun:  # whether it goes on cannot be known: what it wrote is all there is
+            writer.write(reader.poll())
+            writer.end()
+            raise
         except StoreError:  # it may stumble: what is left out now comes with the next look
+            if time.monotonic() - answered > PATIENCE_SECONDS:
+                raise
             goes_on = True
         pause.wait(POLL_SECONDS if goes_on else 0)
 
 
 def _check_step(store: Store, run: str, step: str | None) -> None:
-    names = list(run_progress(store, run, store.read_run(run) or {}).rows)
+    names = list(run_rows(store.read_run(run) or {}).rows)
     if step is not None and names and step not in names:
         hint = did_you_mean(step, names) or f"its steps are {', '.join(names)}"
         raise ConfigurationError(f"run {run} has no step `{step}`", hint=hint)
@@ -115,24 +131,31 @@ class _Writer:
         self._as_json = as_json
         self._last: tuple[str, str, str] | None = None
         self._ends_line = True
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        self._shown = TerminalText(colours=not os.environ.get("NO_COLOR")) if is_terminal else None
         self.wrote = False
 
     def write(self, chunks: Iterable[Chunk]) -> None:
-        """Write text as it is."""
+        """Write text as it is, to a terminal what it may show."""
         for chunk in chunks:
             self.wrote = True
             if self._as_json:
-                click.echo(json.dumps({"schema": 1, **chunk._asdict()}, ensure_ascii=False))
+                write_json_line(chunk._asdict())
                 continue
             if self._last != chunk[:3]:
                 self.end()
-                click.echo(click.style(f"== {chunk.name} {chunk.attempt} {chunk.file}", bold=True))
+                click.echo(click.style(one_line(f"== {chunk.name} {chunk.attempt} {chunk.file}"), bold=True))
                 self._last = chunk[:3]
-            click.echo(chunk.text, nl=False)
-            self._ends_line = chunk.text.endswith("\n")
+            self._put(chunk.text if self._shown is None else self._shown.feed(chunk.text))
 
     def end(self) -> None:
         """Leave no half line."""
-        if not self._ends_line:
+        if self._shown is not None:
+            self._put(self._shown.end())
+        elif not self._ends_line:
             click.echo()
         self._ends_line = True
+
+    def _put(self, text: str) -> None:
+        click.echo(text, nl=False, color=True)  # click would take colours out of what goes to a pipe
+        self._ends_line = text.endswith("\n") if text else self._ends_line

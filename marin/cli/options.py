@@ -1,7 +1,7 @@
 """Options and small habits that verbs share."""
 
+import errno
 import io
-import json
 import os
 import shlex
 import sys
@@ -13,15 +13,18 @@ from rich.console import Console
 from rich.text import Text
 
 from marin.base.errors import StoreError
+from marin.cli import json_text
 from marin.run.stopping import GRACE_SECONDS
 from marin.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_STORE = ".marin"
-EXIT_CODES = {"done": 0, "failed": 1, "stopped": 130}
+EXIT_CODES = {"done": 0, "failed": 1, "lost": 1, "stopped": 130}
 """What a command that runs or follows a run exits with, by the run's state."""
-PIPE_WIDTH = 160
+PIPE_WIDTH = 10_000
+
+write_json = json_text.write_json
 
 store_option = click.option(
     "--store",
@@ -73,9 +76,11 @@ def store_arguments(store: str, read_from: Sequence[str] = ()) -> str:
     return own + "".join(f" --read-from {shlex.quote(url)}" for url in read_from)
 
 
-def write_json(record: Any) -> None:  # Any: JSON
-    """Write a record to standard output."""
-    click.echo(json.dumps({"schema": 1, **record}, indent=1, ensure_ascii=False))
+class _Console(Console):
+    """Leaves a reader that has gone to the command line, as everything else that writes does."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def stdout() -> Console:
@@ -92,7 +97,7 @@ def _console(file: TextIO | None) -> Console:
     # Without markup: a user's text may hold `[red]` or `[/]`. A pipe has no width: lines stay whole for grep.
     # What was closed before the start (`>&-`) is None.
     width = None if file and file.isatty() else PIPE_WIDTH
-    return Console(file=file or io.StringIO(), highlight=False, markup=False, emoji=False, width=width)
+    return _Console(file=file or io.StringIO(), highlight=False, markup=False, emoji=False, width=width)
 
 
 def existing_store(url: str, read_from: Sequence[str] = ()) -> Store:

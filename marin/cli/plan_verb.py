@@ -56,7 +56,7 @@ def command(
     """Show each step of TARGET with its state and the cause; options behind TARGET are the pipeline's."""
     planned = plan(build_target(ctx, target).steps, store=store, on_drift=on_drift, read_from=read_from)
     if pattern is not None:
-        planned = plan(picked(planned, pattern), store=store, on_drift=on_drift, read_from=read_from)
+        planned = plan(picked(planned.steps, pattern), store=store, on_drift=on_drift, read_from=read_from)
     opened = Store.open(store, write=False)
     if as_json:
         write_json(plan_json(planned, opened))

@@ -14,7 +14,11 @@ from typing import Any
 import click
 from rich.console import Console
 
+from marin.base.errors import MarinError
+from marin.base.json import Json
+from marin.base.text import printable
 from marin.base.units import format_seconds
+from marin.cli.errors import as_marin_error
 from marin.cli.live import Follower, Lines, Screen, Tables
 from marin.cli.logs_verb import attempt_logs
 from marin.cli.options import (
@@ -35,11 +39,13 @@ from marin.cli.target import TargetCommand, build_target, picked
 from marin.graph.drift import OnDrift, refuse_drift
 from marin.graph.plan import Plan
 from marin.graph.step import Step
+from marin.run.address import cluster_address
 from marin.run.api import BackendName, plan, run_plan
 from marin.run.engine import OnBusy
 from marin.run.result import RunResult
 from marin.run.stopping import GRACE_SECONDS
 from marin.run.submit import check_submitted
+from marin.run.unbegun import record_unbegun
 from marin.store import Store, new_run_id
 from marin.view.progress import RunProgress
 
@@ -77,22 +83,46 @@ def command(
     traceback: bool,
 ) -> int:
     """Run TARGET; what is done is kept. Options behind TARGET are the pipeline's."""
+    if run_id is None:
+        return _run(ctx, new_run_id())
+    check_submitted(store, run_id)
+    with recorded_unless_begun(store, run_id):
+        return _run(ctx, run_id)
+
+
+@contextlib.contextmanager
+def recorded_unless_begun(store: str, run: str) -> Iterator[None]:
+    """Record what keeps a submitted run from beginning, for whoever looks on; what it came to later it says itself."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(MarinError):  # the error itself matters more
+            record_unbegun(Store.open(store, write=False), run, as_marin_error(error))
+        raise
+
+
+def _run(ctx: click.Context, run: str) -> int:
+    """Plan, run and tell what it came to; return the exit code."""
     began = time.monotonic()
-    if run_id is not None:
-        check_submitted(store, run_id)
+    given = ctx.params
+    target, store, read_from, backend = (given[name] for name in ("target", "store", "read_from", "backend"))
+    if backend == "ray":
+        cluster_address(given["address"])  # a wrong one is said before all else
     built = build_target(ctx, target)
-    planned = _planned(built.steps, pattern, store=store, on_drift=on_drift, read_from=read_from)
-    run = run_id or new_run_id()
-    stderr().print(first_line(planned, run))
+    planned = _planned(built.steps, given["pattern"], store=store, on_drift=given["on_drift"], read_from=read_from)
     progress = RunProgress.of((step.name, step.step.step_name()) for step in planned.steps)
     all_cached = all(step.state == "cached" for step in planned.steps)
     console = stderr()
-    screen: Screen = Tables(console) if console.is_terminal and not as_json and not all_cached else Lines(console)
+    if not all_cached:
+        console.print(first_line(planned, run))
+    screen: Screen = (
+        Tables(console) if console.is_terminal and not given["as_json"] and not all_cached else Lines(console)
+    )
     interrupted = threading.Event()
     with contextlib.ExitStack() as stack:
         if not all_cached:
             stack.enter_context(Follower(Store.open(store, write=True).url, run, progress, screen))
-            stack.enter_context(announced_interrupts(console, interrupted, grace, backend))
+            stack.enter_context(announced_interrupts(console, interrupted, given["grace"], backend))
             # Standard output is for data: what a step prints in this process must not stand before the JSON.
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         result = run_plan(
@@ -100,26 +130,41 @@ def command(
             store=store,
             run=run,
             backend=backend,
-            address=address,
-            labels={"arguments": run_arguments(ctx), "target": target, "options": list(ctx.args)},
-            on_busy=on_busy,
+            address=given["address"],
+            labels=_labels(ctx),
+            on_busy=given["on_busy"],
             read_from=read_from,
             interrupted=interrupted,
-            grace=grace,
+            grace=given["grace"],
         )
-    if as_json:
-        write_json(result.to_json())
-    elif all_cached:
-        draw_table(result)
-    else:
-        draw_summary(result, progress, Store.open(store, write=False))
-        if isinstance(screen, Tables):  # lines stay where they are; the table has gone, with what it said
-            draw_notes(progress)
-    if traceback and result.state == "failed":
+    if all_cached:  # not before: what the store refuses all the same is not nothing
+        console.print(first_line(planned, run))
+    _draw(result, progress, as_json=given["as_json"], screen=None if all_cached else screen)
+    if given["traceback"] and result.state == "failed":
         _write_tracebacks(result)
     _draw_end(ctx, result, f"{built.command}{store_arguments(store, read_from)}")
     stderr().print(took(result, time.monotonic() - began), style="bold")
     return EXIT_CODES[result.state]
+
+
+def _labels(ctx: click.Context) -> dict[str, Json]:
+    """Return how the command was given, from which others make the next one."""
+    given = ctx.params
+    stores = [part for url in given["read_from"] for part in ("--read-from", url)]
+    arguments: list[Json] = [*run_arguments(ctx), *stores]
+    return {"arguments": arguments, "target": given["target"], "options": list(ctx.args), "folder": os.getcwd()}
+
+
+def _draw(result: RunResult, progress: RunProgress, *, as_json: bool, screen: Screen | None) -> None:
+    """Write what a run came to; without a screen all was there already."""
+    if as_json:
+        write_json(result.to_json())
+    elif screen is None:
+        draw_table(result)
+    else:
+        draw_summary(result, progress, Store.open(result.store, write=False))
+        if isinstance(screen, Tables):  # lines stay where they are; the table has gone, with what it said
+            draw_notes(progress)
 
 
 def _planned(
@@ -128,7 +173,7 @@ def _planned(
     """Return the plan of the steps that match, and say or refuse what has drifted."""
     planned = plan(steps, store=store, on_drift=on_drift, read_from=read_from)
     if pattern is not None:
-        planned = plan(picked(planned, pattern), store=store, on_drift=on_drift, read_from=read_from)
+        planned = plan(picked(planned.steps, pattern), store=store, on_drift=on_drift, read_from=read_from)
     refuse_drift(planned.drift, on_drift)
     draw_drift(planned)
     return planned
@@ -200,7 +245,7 @@ def _write_tracebacks(result: RunResult) -> None:
             logs = attempt_logs(store, result.run, step.name)
             for log in logs:
                 if log["attempt"] == logs[-1]["attempt"]:
-                    click.echo(log["text"].rstrip(), err=True)
+                    click.echo(printable(log["text"].rstrip()), err=True)
 
 
 def run_arguments(ctx: click.Context, without: Sequence[str] = ()) -> list[str]:

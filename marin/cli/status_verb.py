@@ -1,6 +1,5 @@
 """`marin status`: how a run stands, from any machine that sees the store."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -8,12 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from marin.base.errors import ConfigurationError
+from marin.base.text import printable
 from marin.base.units import format_count, format_seconds
 from marin.cli.follow import draw_error, next_command
-from marin.cli.options import common_options, existing_store, stdout, styled_state, write_json
-from marin.store import EventReader, Store, read_stop, read_submission
-from marin.view.liveness import run_state
-from marin.view.progress import RunProgress
+from marin.cli.options import common_options, existing_store, stderr, stdout, styled_state, write_json
+from marin.store import Store
+from marin.view.moments import moment_text
+from marin.view.standing import Standing, not_begun, standing
 
 EPILOG = """\b
 Examples:
@@ -25,28 +25,31 @@ Examples:
 @click.argument("run", required=False)
 @common_options
 def command(run: str | None, store: str, as_json: bool, traceback: bool) -> None:
-    """Show how RUN stands; the newest one when none is named."""
+    """Show how RUN stands; the newest one when none is named. Times are UTC.
+
+    `--json` has all that the text has, and of each step what `marin run --json` has.
+    """
     opened = existing_store(store)
-    name = find_run(opened, run)
-    found = opened.read_run(name)
-    record = found or {}
-    progress = run_progress(opened, name, record)
-    state = run_state(opened, name, found)
-    sent, stop = read_submission(opened.url, name), read_stop(opened.url, name)
-    now = str(record.get("finished") or (progress.last if state == "lost" else datetime.now(UTC).isoformat()))
+    stands = standing(opened, find_run(opened, run))
     if as_json:
-        steps = [row.to_json(now) for row in progress.rows.values()]
-        job = {"ray_job": sent.ray_job if sent else None, "stop_asked": stop["asked"] if stop else None}
-        write_json({"run": name, "state": state, "store": opened.url, **job, "steps": steps})
+        write_json(status_json(opened, stands, store))
         return
-    _draw(name, state, record, progress, now)
-    draw_error(record)
-    if sent is not None:
-        click.echo(f"submitted {sent.at} to {sent.address} as Ray job {sent.ray_job}")
-    if stop is not None and state in ("running", "waiting"):
-        click.echo(f"stopping: {stop['user']} asked for it {stop['asked']}")
-    if state in ("lost", "failed", "stopped") and (record.get("target") or sent):
-        click.echo(f"to go on: {next_command(opened, name, record, store)}", err=True)
+    _draw(stands)
+    draw_error(stands)
+    if again := _next(opened, stands, store):
+        stderr().print(printable(f"to go on: {again}"), soft_wrap=True)
+
+
+def status_json(store: Store, stands: Standing, option: str) -> dict[str, Any]:
+    """Return the object that `marin status --json` and `marin watch --json` show."""
+    return stands.to_json(_next(store, stands, option))
+
+
+def _next(store: Store, stands: Standing, option: str) -> str | None:
+    """Return the command that continues a run which is over and not done."""
+    known = stands.record.get("target") or stands.submission
+    over = stands.state in ("lost", "failed", "stopped")
+    return next_command(store, stands.run, stands.record, option) if over and known else None
 
 
 def find_run(store: Store, run: str | None) -> str:
@@ -59,27 +62,41 @@ def find_run(store: Store, run: str | None) -> str:
     return found[0]
 
 
-def run_progress(store: Store, run: str, record: dict[str, Any]) -> RunProgress:
-    """Return a run's rows, folded from its events."""
-    steps = record.get("steps") or []
-    progress = RunProgress.of((str(step.get("name")), str(step.get("step"))) for step in steps)
-    progress.apply(EventReader(store.url, run).poll())
-    return progress
-
-
-def _draw(name: str, state: str, record: dict[str, Any], progress: RunProgress, now: str) -> None:
+def _draw(stands: Standing) -> None:
     out = stdout()
-    started = f", started {record['started']}" if record.get("started") else ""
-    tail = started + (f", last event {progress.last[:19]}" if progress.last else "")
-    out.print(Text.assemble(f"run {name}: ", styled_state(state), tail), soft_wrap=True)
+    progress, now = stands.progress, stands.now
+    times = {
+        "started": stands.record.get("started"),
+        "finished": stands.record.get("finished"),
+        "last event": None if stands.record.get("finished") else progress.last,
+    }
+    tail = "".join(f", {what} {moment_text(str(at))}" for what, at in times.items() if at)
+    out.print(Text.assemble(f"run {stands.run}: ", styled_state(stands.state), tail), soft_wrap=True)
+    if progress.rows:
+        out.print(_table(stands))
+    for row in progress.rows.values():
+        if detail := row.detail or row.slowest(now):
+            out.print(printable(f"{row.name}: {detail}"), soft_wrap=True)
+    if stands.damage:
+        out.print(Text.assemble(("damaged: ", "yellow"), printable(stands.damage)), soft_wrap=True)
+    sent, stop = stands.submission, stands.stop
+    if sent is not None and stands.state == "waiting":
+        out.print(printable(not_begun(sent)), soft_wrap=True)
+    elif sent is not None:
+        text = f"submitted {moment_text(sent.at)} as Ray job {sent.ray_job} to {sent.address}"
+        out.print(printable(text), soft_wrap=True)
+    if stop is not None and stands.state in ("running", "waiting"):
+        how = "stopping at once" if stop.now else "stopping"
+        out.print(printable(f"{how}: {stop.user} asked for it {moment_text(stop.asked)}"), soft_wrap=True)
+
+
+def _table(stands: Standing) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("step", "state", "progress", "time", "attempts"):
         table.add_column(heading, overflow="fold")
-    for row in progress.rows.values():
-        counts = f"{format_count(row.done)}/{format_count(row.total)} {row.unit}" if row.total else ""
-        took = format_seconds(row.seconds(now)) if row.started else ""
-        table.add_row(row.name, styled_state(row.state), counts, took, str(row.attempts or ""))
-    out.print(table)
-    for row in progress.rows.values():
-        if detail := row.detail or row.slowest(now):
-            out.print(f"{row.name}: {detail}", soft_wrap=True)
+    for row in stands.progress.rows.values():
+        counts = f"{format_count(row.completed)}/{format_count(row.total)} {row.unit}" if row.total else ""
+        seconds = row.seconds(stands.now)
+        took = format_seconds(seconds) if row.started or seconds else ""
+        table.add_row(printable(row.name), styled_state(row.state), counts, took, str(row.attempts or ""))
+    return table

@@ -6,6 +6,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from marin.base.text import one_line, printable
 from marin.base.units import format_seconds
 from marin.cli.errors import paint, write_error
 from marin.cli.options import stderr, stdout, store_arguments, styled_state
@@ -41,7 +42,7 @@ def draw_table(result: RunResult) -> None:
         shards = f"{total} ({reused} reused)" if reused else f"{total}" if total else ""
         seconds = f"{step.seconds:.1f}" if step.state in ("done", "failed") else ""
         digest = (step.digest or "")[:8]
-        table.add_row(step.name, styled_state(step.state), seconds, shards, digest, _numbers(step.metrics))
+        table.add_row(printable(step.name), styled_state(step.state), seconds, shards, digest, _numbers(step.metrics))
     stdout().print(table)
 
 
@@ -73,7 +74,7 @@ def _draw_completions(step: StepResult, store: Store) -> None:
         return
     click.echo(f"\n{step.name}")
     for row in rows[:_SHOWN_ROWS]:
-        prompt, completion = str(row["prompt"]), str(row["completion"])[:_SHOWN_CHARACTERS]
+        prompt, completion = printable(str(row["prompt"])), printable(str(row["completion"])[:_SHOWN_CHARACTERS])
         click.echo("\n".join(f"  {line}" for line in (paint(prompt, "cyan") + completion).splitlines()))
         click.echo("  " + "-" * 24)
 
@@ -82,7 +83,7 @@ def draw_notes(progress: RunProgress) -> None:
     """Write what was said of results that were there already, such as that older source made them."""
     for row in progress.rows.values():
         if row.state == "cached" and row.detail:
-            stderr().print(f"{row.name}: {row.detail}", style="yellow", soft_wrap=True)
+            stderr().print(printable(f"{row.name}: {row.detail}"), style="yellow", soft_wrap=True)
 
 
 def draw_failures(result: RunResult, command: str, store: str) -> None:
@@ -100,14 +101,14 @@ def draw_failures(result: RunResult, command: str, store: str) -> None:
     kept = sum(step.state in ("cached", "done") for step in result.steps)
     for why, names in blocked.items():
         more = f" and {len(names) - _SHOWN_ROWS} more" if len(names) > _SHOWN_ROWS else ""
-        click.echo(f"blocked: {', '.join(names[:_SHOWN_ROWS])}{more}: {why}", err=True)
+        click.echo(one_line(f"blocked: {', '.join(names[:_SHOWN_ROWS])}{more}: {why}"), err=True)
     click.echo(f"kept: {kept} of {len(result.steps)} steps, and every finished shard and checkpoint", err=True)
-    click.echo(f"logs: marin logs {result.run}{store_arguments(store)}\nthen: {command}", err=True)
+    click.echo(printable(f"logs: marin logs {result.run}{store_arguments(store)}\nthen: {command}"), err=True)
 
 
 def draw_stopped(command: str) -> None:
     """Write that nothing is lost, and the command that goes on."""
-    click.echo(f"stopped: what was finished is kept\nthen: {command}", err=True)
+    click.echo(printable(f"stopped: what was finished is kept\nthen: {command}"), err=True)
 
 
 def draw_next(result: RunResult, command: str, store: str) -> None:

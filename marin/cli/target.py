@@ -18,8 +18,9 @@ import click
 
 from marin.base.errors import ConfigurationError, MarinError, did_you_mean
 from marin.graph.pipeline import Pipeline, type_text
-from marin.graph.plan import Plan
+from marin.graph.plan import PlannedStep
 from marin.graph.step import Step
+from marin.graph.topology import Named
 
 TAKEN = (
     *("address", "backend", "check", "detach", "grace", "help", "json", "on_busy", "on_drift", "read_from", "run_id"),
@@ -43,11 +44,11 @@ def build_target(ctx: click.Context, text: str) -> Target:
     return Target(pipeline, steps, shlex.join([text, *ctx.args]))
 
 
-def picked(planned: Plan, pattern: str) -> list[Step[Any]]:
+def picked(steps: Sequence[PlannedStep] | Sequence[Named], pattern: str) -> list[Step[Any]]:
     """Return the steps whose names match a glob pattern or contain the text."""
-    found = [step for step in planned.steps if fnmatch.fnmatch(step.name, pattern) or pattern in step.name]
+    found = [step for step in steps if fnmatch.fnmatch(step.name, pattern) or pattern in step.name]
     if not found:
-        names = [step.name for step in planned.steps]
+        names = [step.name for step in steps]
         hint = did_you_mean(pattern, names) or f"its steps are {', '.join(names)}"
         raise ConfigurationError(f"no step matches `{pattern}`", hint=hint)
     return [step.step for step in found]

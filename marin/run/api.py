@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, cast, overload
 
-from marin.base.errors import ConfigurationError, Interrupted, StepError, StoreError
+from marin.base.errors import ConfigurationError, Interrupted, MarinError, StepError, StoreError
 from marin.base.json import Json
 from marin.base.lazy import resolve
 from marin.graph.artifact import Artifact
@@ -22,6 +22,7 @@ from marin.graph.pipeline import Pipeline
 from marin.graph.plan import Plan, make_plan
 from marin.graph.step import Step
 from marin.graph.topology import order
+from marin.run.address import cluster_address
 from marin.run.backend import Backend
 from marin.run.engine import Engine, OnBusy
 from marin.run.failure import explain
@@ -138,10 +139,8 @@ def run_plan(
     `read_from` is what the plan was made with. Setting `interrupted` asks the run to stop, as `marin stop` does:
     gangs and maps have `grace` seconds to keep what they have.
     """
-    _refuse_in_worker()
-    refuse_drift(planned.drift, planned.on_drift)
-    if SENT_TREE in os.environ:
-        check_places([each.step for each in planned.steps])
+    address = cluster_address(address) if backend == "ray" else None
+    _check_may_run(planned)
     opened = Store.open(os.fspath(store), write=True, read_from=read_from)
     run = run or new_run_id()
     here, submission = this_producer(), read_submission(opened.url, run)
@@ -149,10 +148,9 @@ def run_plan(
     opened_here: list[Backend] = []
 
     def backend_needed() -> Backend:
-        if not isinstance(backend, str):
-            return backend
-        opened_here.append(open_backend(backend, address))
-        return opened_here[0]
+        if isinstance(backend, str) and not opened_here:
+            opened_here.append(open_backend(backend, address))
+        return opened_here[0] if isinstance(backend, str) else backend
 
     events = EventWriter(opened.url, run, "driver")
     engine = Engine(
@@ -168,6 +166,8 @@ def run_plan(
         stopping=Stopping(opened.url, run, user=producer.user, grace=grace, interrupted=interrupted),
     )
     try:
+        if address is not None and any(step.state == "run" for step in planned.steps):
+            backend_needed().start(code_folders(), run)  # a cluster that is not reached leaves no run behind
         with _recorded({**(labels or {}), **_run_record(run, planned, opened, producer)}, opened, events) as record:
             try:
                 result = engine.run(planned)
@@ -193,13 +193,19 @@ def _recorded(record: dict[str, Json], store: Store, events: EventWriter) -> Ite
         yield record
     except BaseException as error:
         record |= {"state": "failed", "error": explain(error, hint="run it again with --traceback").error}
+        if isinstance(error, MarinError):
+            error.ids["run"] = run
         raise
     finally:
         events.emit("run", state=record["state"])
         store.write_run(run, {**record, "finished": _now()})
 
 
-def _refuse_in_worker() -> None:
+def _check_may_run(planned: Plan) -> None:
+    """Raise ConfigurationError for a plan that must not be run, or not here."""
+    refuse_drift(planned.drift, planned.on_drift)
+    if SENT_TREE in os.environ:
+        check_places([each.step for each in planned.steps])
     if os.environ.get(IN_WORKER):
         raise ConfigurationError(
             "a run was started inside a worker of another run",
@@ -264,13 +270,15 @@ def open_backend(name: BackendName, address: str | None) -> Backend:
         raise ConfigurationError(f"there is no backend {name!r}", hint="use `ray` or `inline`")
     if name == "inline":
         return cast(Backend, resolve(BACKENDS[name])())
+    address = cluster_address(address)
     settle_ray(address)
     return cast(Backend, resolve(BACKENDS[name])(address, tree=os.environ.get(SENT_TREE)))
 
 
 def check_address(address: str) -> None:
-    """Raise ClusterError unless something listens at a cluster's address."""
-    resolve(RAY_PROBE)(address)
+    """Raise ClusterError unless something listens at a cluster's address, ConfigurationError if it is none."""
+    if (found := cluster_address(address)) is not None:
+        resolve(RAY_PROBE)(found)
 
 
 def code_folders() -> list[str]:

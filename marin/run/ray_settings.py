@@ -62,6 +62,10 @@ def find_token() -> str:
 
 def token_hint() -> str:
     """Return what to do when a cluster does not accept what this user has."""
+    mode = os.environ.get("RAY_AUTH_MODE", "")
+    if mode and mode.lower() != "token":
+        more = "" if find_token() else f", and put the cluster's token into {TOKEN_PLACES}"
+        return f"RAY_AUTH_MODE={mode} here keeps Ray from sending a token: unset it{more}"
     if not find_token():
         return f"the cluster wants a token and there is none here: put it into {TOKEN_PLACES}"
     return f"the token here is not the cluster's: mend {TOKEN_PLACES}; on its head, `ray get-auth-token` shows it"

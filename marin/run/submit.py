@@ -1,9 +1,11 @@
 """Submitting: the working tree and one command, sent to a cluster as a Ray job whose driver does the run.
 
 Invariant: the run's id is chosen, and its submission recorded in the store, before anything is sent; the driver looks
-for that record and runs nothing without it. Leaving this process changes nothing for the run.
+for that record and runs nothing without it. Leaving this process changes nothing for the run. Whoever learns that the
+job has ended without a word in the store records that there, so that others need not ask the cluster.
 """
 
+import contextlib
 import os
 import shlex
 import sys
@@ -12,22 +14,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, cast
-from urllib.parse import urlsplit
 
 from marin import fs
-from marin.base.errors import ClusterError, ConfigurationError, MarinError, StoreError
+from marin.base.errors import ClusterError, ConfigurationError, Interrupted, MarinError, StoreError
 from marin.base.json import Json
 from marin.base.lazy import resolve
 from marin.run import worktree
+from marin.run.address import jobs_address
 from marin.run.producer import detailed, this_producer
 from marin.run.ray_settings import settle_ray
 from marin.run.stopping import GRACE_SECONDS
+from marin.run.unbegun import record_lost, record_unbegun
 from marin.store import Store, Submission, new_run_id, read_submission, write_submission
 
 RAY_JOBS = "marin.run.backends.ray_jobs:RayJobs"
 # Ray kills a job 3 s after it was asked to stop, unless the job says otherwise.
 STOP_SECONDS = int(GRACE_SECONDS) + 30
 _PROBED = "import marin.cli.app, marin.run.submit, ray"
+_SHOWN_LINES = 8
 
 
 class JobServer(Protocol):
@@ -64,64 +68,73 @@ class Submitted:
 
     run: str
     ray_job: str
+    store: str
     server: JobServer
     tree: worktree.Tree
 
 
 def open_jobs(address: str) -> JobServer:
-    """Return the job server at `http://HOST:8265`; ConfigurationError for what is no such address."""
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(
-            f"{address!r} is no address of a Ray job server",
-            where=address,
-            hint="give that of the cluster's dashboard, `http://HOST:8265`; `marin run` takes HOST:6379 and ray://",
-        )
+    """Return the job server at an address that `jobs_address` returned; ClusterError if none answers."""
     settle_ray(address)
     return cast(JobServer, resolve(RAY_JOBS)(address))
 
 
 def submit(request: Request, address: str) -> Submitted:
-    """Send the working tree and start the run there; returns once the cluster has taken it."""
-    _check_text(request)
+    """Send the working tree and start the run there; returns once the cluster has taken it.
+
+    A run that could not be sent is recorded as failed, and so does not begin either.
+    """
+    address = jobs_address(address)
+    for text in (request.target, *request.options, *request.arguments, request.store, *request.read_from):
+        worktree.check_text(text, repr(os.fsencode(text)), "", "give it as UTF-8 text")
     folder = os.getcwd()
     tree = worktree.read_tree(worktree.find_root(folder))
     target = _below(request.target, folder, tree.root)
     server = open_jobs(address)
+    worktree.warn_of_left_out(tree)
     store = Store.open(request.store, write=True)
     run = new_run_id()
-    submission = Submission(
-        run=run,
-        ray_job=f"marin-{run}",
+    sent = Submitted(run, f"marin-{run}", store.url, server, tree)
+    command = _command(replace(request, target=target, store=store.url), run, os.path.relpath(folder, tree.root))
+    with tempfile.TemporaryDirectory(prefix="marin-tree-") as scratch:
+        archive = worktree.write_archive(tree, scratch)
+        write_submission(store.url, _submission(request, sent, address, folder))
+        _send(sent, command, archive, store)
+    return sent
+
+
+def _send(sent: Submitted, command: str, archive: str | None, store: Store) -> None:
+    """Start the job. Where that fails, the record of the failure keeps a job that was taken nevertheless from running.
+
+    A run that has begun by then was taken: only the answer was lost.
+    """
+    variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}
+    try:
+        sent.server.submit(sent.ray_job, command, archive=archive, bytes_sent=sent.tree.bytes, variables=variables)
+    except (MarinError, KeyboardInterrupt) as error:
+        what = "the command was interrupted while it sent the run, which will not begin"
+        why = error if isinstance(error, MarinError) else Interrupted(what, hint="submit again")
+        why.ids |= {"run": sent.run, "ray_job": sent.ray_job}
+        has_begun = False
+        with contextlib.suppress(StoreError):
+            has_begun = not record_unbegun(store, sent.run, why)
+        if not has_begun:
+            raise why from (None if why is error else error)
+
+
+def _submission(request: Request, sent: Submitted, address: str, folder: str) -> Submission:
+    stores = [part for url in request.read_from for part in ("--read-from", url)]
+    return Submission(
+        run=sent.run,
+        ray_job=sent.ray_job,
         address=address,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         target=request.target,
         options=tuple(request.options),
-        arguments=tuple(request.arguments),
-        producer=_sender(store.url),
+        arguments=(*request.arguments, *stores),
+        folder=folder,
+        producer=_sender(sent.store),
     )
-    write_submission(store.url, submission)
-    command = _command(replace(request, target=target, store=store.url), run, os.path.relpath(folder, tree.root))
-    with tempfile.TemporaryDirectory(prefix="marin-tree-") as scratch:
-        server.submit(
-            submission.ray_job,
-            command,
-            archive=worktree.write_archive(tree, scratch),
-            bytes_sent=tree.bytes,
-            variables={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
-        )
-    return Submitted(run, submission.ray_job, server, tree)
-
-
-def _check_text(request: Request) -> None:
-    """Raise ConfigurationError for an option that is no UTF-8: Ray would lose the job over it, without a word."""
-    for text in (request.target, *request.options, *request.arguments, request.store, *request.read_from):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigurationError(
-                f"{os.fsencode(text)!r} is no UTF-8, and cannot be sent", hint="give it as UTF-8 text"
-            ) from error
 
 
 def check_submitted(store_url: str, run: str) -> None:
@@ -177,13 +190,42 @@ def _sender(store_url: str) -> dict[str, Json]:
     return {"user": here.user, "host": here.host, "commit": here.commit, "dirty": here.dirty, "diff": here.diff}
 
 
-def failed_before(submitted: Submitted, state: Any) -> MarinError:  # Any: JobState
-    """Return the error for a job that ended without a word in the store, of the kind that its driver has said."""
-    lines = [line for line in submitted.server.printed(submitted.ray_job).strip().splitlines() if line.strip()]
-    said = "\n".join(lines[-8:]) or state.message
-    kind = {1: MarinError, 2: ConfigurationError}.get(state.exit_code, ClusterError)
+def end_of(sent: Submitted) -> MarinError | None:
+    """Return what a job has come to that ended without a last word in the store; None in any other case.
+
+    It is recorded in the store, if that can be written, and is of the kind that the driver's exit code tells.
+    """
+    state = sent.server.state(sent.ray_job)
+    if not state.over:
+        return None
+    store = Store.open(sent.store, write=False)
+    record = store.read_run(sent.run)
+    if record is not None and record["state"] != "running":
+        return None
+    error = _end_error(sent, state, begun=record is not None)
+    with contextlib.suppress(StoreError):  # a driver whose store is full ends so, and it is as full from here
+        if record is not None:
+            record_lost(store, sent.run, record, error)
+        elif not record_unbegun(store, sent.run, error):
+            return None  # somebody has told before
+    return error
+
+
+def _end_error(sent: Submitted, state: Any, *, begun: bool) -> MarinError:  # Any: JobState
+    """Return the error for a job that is over, with the last lines that it has written."""
+    try:
+        printed = sent.server.printed(sent.ray_job)
+    except ClusterError:
+        printed = ""
+    lines = [line for line in printed.strip().splitlines() if line.strip()]
+    said = "\n".join(lines[-_SHOWN_LINES:]) or state.message
+    what = "the driver ended without a last word in the store" if begun else "the job ended before the run began"
+    kept = ": what was finished is kept" if begun else ""
+    usual = MarinError if begun else ClusterError
+    kinds: dict[int | None, type[MarinError]] = {1: MarinError, 2: ConfigurationError, 3: ClusterError}
+    kind = Interrupted if state.status == "STOPPED" else kinds.get(state.exit_code, usual)
     return kind(
-        f"the job ended before the run began ({state.status.lower()})",
-        where="\n".join(filter(None, [f"Ray job {submitted.ray_job}", said])),
-        hint="mend what it says and submit again; `ray job logs` has all of it",
+        f"{what} ({state.status.lower()})",
+        where="\n".join(filter(None, [f"Ray job {sent.ray_job}", said])),
+        hint=f"mend what it says and submit again{kept}; `ray job logs` has all of it",
     )

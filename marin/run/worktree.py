@@ -1,20 +1,27 @@
 """The working tree as one archive: what travels to a cluster whose nodes do not see this folder.
 
 Invariant: equal files give equal archives, so that what a cluster has is not sent again. Ignored files never travel:
-git's own rules in a repository, a list of usual names elsewhere; nor does a store.
+git's own rules in a repository, a list of usual names elsewhere; nor does a store. An archive has no links: one to what
+travels becomes a copy of it, any other (out of the tree, to an ignored file, to nothing, in a circle) is left out.
 """
 
+import bisect
+import errno
+import functools
 import heapq
+import logging
 import os
 import stat
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from marin.base.errors import ConfigurationError
 from marin.base.units import format_size
 from marin.run.git import ask_git, top_of
+
+log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 100_000_000
 LIMIT_FILES = 50_000
@@ -24,6 +31,7 @@ _IGNORED = frozenset(
     | {".pytest_cache", ".ipynb_checkpoints", ".tox", ".nox", ".DS_Store", ".hypothesis", ".cache"}
 )
 _LARGEST = 5
+_TOLD = 5
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first that an archive can say
 
 
@@ -35,6 +43,8 @@ class Tree:
     files: tuple[str, ...]
     """Paths below the root, sorted."""
     bytes: int
+    left_out: tuple[str, ...] = ()
+    """What could not travel, each with the reason; ignored files are not told."""
 
 
 def find_root(folder: str) -> str:
@@ -45,30 +55,95 @@ def find_root(folder: str) -> str:
 def read_tree(root: str) -> Tree:
     """Return what of a working tree travels; ConfigurationError, naming the largest files, if it is too much."""
     sizes: dict[str, int] = {}
-    total = 0
+    links: dict[str, None] = {}
+    left_out: dict[str, str] = {}
+    top, real = os.path.realpath(root), functools.cache(os.path.realpath)
     for path in _listed(root):
-        _check_name(root, path)
-        size = _size(os.path.join(root, path))
-        if size is not None and path not in sizes:
-            sizes[path] = size
-            total += size
+        check_text(path, f"the name of {os.fsencode(path)!r}", root, "rename the file, or list it in .gitignore")
+        place, folder = os.path.join(root, path), os.path.dirname(path)
+        if real(os.path.join(root, folder)) != os.path.normpath(os.path.join(top, folder)):
+            continue  # tracked, and now behind a link, which is listed itself
+        if os.path.islink(place):
+            links[path] = None
+        elif (kind := _kind(place)) == "file":
+            sizes[path] = os.lstat(place).st_size
+        elif kind:
+            left_out[path] = f"{path} is {kind}"
         if len(sizes) > LIMIT_FILES:
             break
-    if total > LIMIT_BYTES or len(sizes) > LIMIT_FILES:
-        raise _too_large(root, sizes, total)
-    return Tree(root, tuple(sorted(sizes)), total)
+    files = dict(sizes)
+    behind = _Links(root, sizes, links, left_out)
+    for link in links:
+        for path, size in behind.copies(link):
+            files[path] = size
+            if len(files) > LIMIT_FILES:
+                break
+    total = sum(files.values())
+    if total > LIMIT_BYTES or len(files) > LIMIT_FILES:
+        raise _too_large(root, files, total)
+    return Tree(root, tuple(sorted(files)), total, tuple(left_out.values()))
 
 
-def _check_name(root: str, path: str) -> None:
-    """Raise ConfigurationError for a name that is no UTF-8: an archive cannot say it."""
+def warn_of_left_out(tree: Tree) -> None:
+    """Tell what of a tree does not travel, and why."""
+    for reason in tree.left_out[:_TOLD]:
+        log.warning("not sent: %s", reason)
+    if len(tree.left_out) > _TOLD:
+        log.warning("not sent: %d more such files and links", len(tree.left_out) - _TOLD)
+
+
+def check_text(text: str, named: str, where: str, hint: str) -> None:
+    """Raise ConfigurationError for text that is no UTF-8: neither an archive nor Ray can say it."""
     try:
-        path.encode()
+        text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigurationError(
-            f"the name of {os.fsencode(path)!r} is no UTF-8, and cannot be sent",
-            where=root,
-            hint="rename the file, or list it in .gitignore",
-        ) from error
+        raise ConfigurationError(f"{named} is no UTF-8, and cannot be sent", where=where, hint=hint) from error
+
+
+class _Links:
+    """What links of a tree stand for: copies of files that travel; what else they lead to is left out."""
+
+    def __init__(self, root: str, sizes: Mapping[str, int], links: Mapping[str, None], left_out: dict[str, str]):
+        self._root = root
+        self._top = os.path.realpath(root)
+        self._sizes = sizes
+        self._paths = sorted([*sizes, *links])
+        self._left_out = left_out
+
+    def copies(self, link: str, name: str = "", above: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+        """Yield the paths, with sizes, at which files travel for a link that the archive has as `name`."""
+        name, above = name or link, (*above, os.path.dirname(link))
+        place = os.path.join(self._root, link)
+        target = os.path.realpath(place)
+        below = os.path.relpath(target, self._top)
+        try:
+            is_folder = stat.S_ISDIR(os.stat(place).st_mode)
+        except OSError as error:
+            leads = "in a circle" if error.errno == errno.ELOOP else f"to nothing: {os.readlink(place)}"
+            self._left_out[name] = f"{name} leads {leads}"
+            return
+        if below == os.pardir or below.startswith(f"{os.pardir}/"):
+            instead = "copy it here, or use that path if every node has it"
+            self._left_out[name] = f"{name} leads out of the working tree, to {target}; {instead}"
+        elif below in self._sizes:
+            yield name, self._sizes[below]
+        elif is_folder and any(below == os.curdir or f"{each}/".startswith(f"{below}/") for each in above):
+            self._left_out[name] = f"{name} leads in a circle, to {target}"
+        elif is_folder and (inside := self._below(below)):
+            for path in inside:
+                copy = f"{name}{path[len(below) :]}"
+                if path in self._sizes:
+                    yield copy, self._sizes[path]
+                elif len(self._left_out) <= LIMIT_FILES:
+                    yield from self.copies(path, copy, above)
+        else:
+            self._left_out[name] = f"{name} leads to what does not travel: {target}"
+
+    def _below(self, folder: str) -> list[str]:
+        """Return the files and links below a folder."""
+        start = f"{folder}/"
+        first, after = bisect.bisect_left(self._paths, start), bisect.bisect_left(self._paths, f"{folder}0")
+        return self._paths[first:after]  # "0" is the letter after "/"
 
 
 def write_archive(tree: Tree, folder: str) -> str | None:
@@ -78,11 +153,11 @@ def write_archive(tree: Tree, folder: str) -> str | None:
     path = os.path.join(folder, "tree.zip")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name in tree.files:
-            try:
-                content = Path(tree.root, name).read_bytes()
-                mode = stat.S_IMODE(os.stat(os.path.join(tree.root, name)).st_mode) & 0o755
-            except FileNotFoundError:
-                continue  # deleted since it was listed
+            place = os.path.join(tree.root, name)
+            if _kind(os.path.realpath(place)) != "file":
+                continue  # deleted since it was listed, or a pipe now, which nobody may ever write
+            content = Path(place).read_bytes()
+            mode = stat.S_IMODE(os.stat(place).st_mode) & 0o755
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.external_attr = (stat.S_IFREG | mode) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
@@ -111,10 +186,8 @@ def _listed(root: str) -> Iterator[str]:
         return
     for name in _names(tracked):
         place = os.path.join(root, name)
-        if not os.path.isdir(place):
+        if os.path.islink(place) or not os.path.isdir(place):
             yield name
-        elif os.path.islink(place):  # an archive has no links: their content goes, that of links in it does not
-            yield from (f"{name}/{below}" for below in _walked(place, ""))
         elif os.path.exists(os.path.join(place, ".git")):  # a submodule; one that is not fetched has nothing
             yield from (f"{name}/{below}" for below in _listed(place))
     for name in _names(others):
@@ -152,13 +225,15 @@ def _in_store(root: str, name: str) -> bool:
     return any(os.path.exists(os.path.join(folder, "store.json")) or _is_environment(folder) for folder in above)
 
 
-def _size(path: str) -> int | None:
-    """Return the size of a file, through a link; None for what is no file, such as a pipe or a dead link."""
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def _kind(path: str) -> str:
+    """Return `file`, or what else is there, such as `a pipe`; empty for a folder and for nothing."""
     try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+        return _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode), "a device")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
 
 
 def _too_large(root: str, sizes: dict[str, int], total: int) -> ConfigurationError:

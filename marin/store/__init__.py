@@ -7,7 +7,7 @@ from marin.store.locks import read_lock, write_lock
 from marin.store.manifest import Manifest, ParentRef, Producer, output_digest, shard_digest
 from marin.store.run_id import new_run_id
 from marin.store.shards import ShardCache
-from marin.store.stop import StopWatch, ask_to_stop, ask_to_stop_now, read_stop
+from marin.store.stop import StopWatch, ask_to_stop, ask_to_stop_now, read_stop, read_stop_now
 from marin.store.store import Commit, Store
 from marin.store.submission import Submission, read_submission, write_submission
 from marin.store.upstream import own_contents, unplaced_contents
@@ -35,6 +35,7 @@ __all__ = [
     "own_contents",
     "read_lock",
     "read_stop",
+    "read_stop_now",
     "read_submission",
     "shard_digest",
     "unplaced_contents",

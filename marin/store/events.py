@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -100,20 +100,42 @@ def any_begun_under(store_url: str, run: str, writer: str) -> bool:
 class EventReader:
     """Reads a run's events as they appear."""
 
-    def __init__(self, store_url: str, run: str) -> None:
+    def __init__(self, store_url: str, run: str, *, warn: Callable[[str], object] = log.warning) -> None:
         self._folder = fs.join(layout.run_folder(store_url, run), "events")
         self._read: set[str] = set()
+        self._warn = warn
+        self.damaged: dict[str, int] = {}
+        """Lines that were passed over, by file."""
 
     def poll(self) -> list[Event]:
         """Return the events that are new since the last call, by time."""
-        listed = fs.list_folder(self._folder)
-        names = [name for name in listed if name.endswith(".jsonl") and name[0] != "." and name not in self._read]
+        names = [name for name in self._list() if name.endswith(".jsonl") and name[0] != "." and name not in self._read]
         if not names:
             return []
         stored = fs.read_many(fs.join(self._folder, name) for name in names)
         self._read.update(names)  # not before: a poll that the storage refused is asked again
-        events = [event for url, data in stored.items() for event in _parsed(data, url.rpartition("/")[2])]
+        events = [event for url, data in stored.items() for event in self._parsed(data, url.rpartition("/")[2])]
         return sorted(events, key=lambda event: str(event.get("time", "")))
+
+    def _list(self) -> list[str]:
+        try:
+            return fs.list_folder(self._folder)
+        except StoreError as error:
+            if not isinstance(error.__cause__, NotADirectoryError):
+                raise
+            raise StoreError(
+                "the events of this run cannot be read: their folder is a file",
+                where=self._folder,
+                hint="move that file away; what the run has finished is kept",
+            ) from error
+
+    def _parsed(self, data: bytes, name: str) -> list[Event]:
+        lines = [_event(line) for line in data.splitlines()]
+        events = [event for event in lines if event is not None]
+        if bad := len(lines) - len(events):
+            self.damaged[name] = bad
+            self._warn(f"{bad} line{'s' if bad > 1 else ''} of {name}: torn, or no event; passed over")
+        return events
 
 
 def _file_name(writer: str, number: int) -> str:
@@ -135,19 +157,12 @@ def _spelled_out(value: Any) -> Any:  # Any: JSON with nan
     return value
 
 
-def _parsed(data: bytes, name: str) -> list[Event]:
-    events = []
-    for line in data.splitlines():
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            log.warning("a line of %s is torn; it is passed over", name)
-            continue
-        if not isinstance(event, dict) or not _is_sound(event):
-            log.warning("a line of %s is no event; it is passed over", name)
-            continue
-        events.append(event)
-    return events
+def _event(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and _is_sound(event) else None
 
 
 def _is_sound(event: Event) -> bool:

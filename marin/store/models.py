@@ -135,6 +135,7 @@ MODELS: Mapping[str, Model] = {
             "target": Field(TEXT, "the pipeline, as typed", optional=True),
             "options": Field(LIST, "its options, as typed", optional=True),
             "arguments": Field(LIST, "the verb's own options", optional=True),
+            "folder": Field(TEXT, "where the command was given", optional=True),
             "error": Field(OBJECT, "what ended it as a whole: `type`, `message`, `where`, `hint`", optional=True),
         },
     ),
@@ -163,6 +164,7 @@ MODELS: Mapping[str, Model] = {
             "target": Field(TEXT, "the pipeline, as typed"),
             "options": Field(LIST, "its options, as typed", optional=True),
             "arguments": Field(LIST, "the verb's own options", optional=True),
+            "folder": Field(TEXT, "where the command was given", optional=True),
             "producer": Field(OBJECT, "who sent it, and from which commit", optional=True),
         },
     ),
@@ -241,7 +243,18 @@ _INSIDE: Mapping[str, Mapping[str, tuple[type, ...]]] = {
         "metrics.*": NUMBER,
     },
     "recipe": {"recipe.config": OBJECT},
-    "run": {"steps.*": OBJECT, "steps.*.name": TEXT, "steps.*.step": TEXT, "steps.*.fingerprint": TEXT},
+    "run": {
+        "steps.*": OBJECT,
+        "steps.*.name": TEXT,
+        "steps.*.step": TEXT,
+        "steps.*.fingerprint": TEXT,
+        "steps.*.attempts": INTEGER,
+        "steps.*.seconds": NUMBER,
+        "steps.*.shards": OBJECT,
+        "steps.*.shards.*": INTEGER,
+        "steps.*.metrics": OBJECT,
+        "steps.*.error": OBJECT,
+    },
 }
 """What plans and screens take for granted inside a field; `*` stands for every member."""
 

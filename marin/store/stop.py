@@ -36,6 +36,11 @@ def read_stop(store_url: str, run: str) -> dict[str, Any] | None:  # Any: JSON
     return records.load(_url(store_url, run), KIND)
 
 
+def read_stop_now(store_url: str, run: str) -> dict[str, Any] | None:  # Any: JSON
+    """Return who asked a run to stop at once and when; None while nobody has."""
+    return records.load(_url(store_url, run, "stop-now.json"), KIND)
+
+
 class StopWatch:
     """Knows whether its run was asked to stop, by a look at the store every few seconds at most."""
 

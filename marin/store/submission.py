@@ -28,6 +28,8 @@ class Submission:
     """The pipeline's options, as typed."""
     arguments: tuple[str, ...] = ()
     """The verb's own options, for the next command."""
+    folder: str = ""
+    """Where the command was given."""
     producer: Mapping[str, Json] = field(default_factory=dict)
     """`user`, `host`, git `commit`, `dirty` and `diff` of the working tree."""
 
@@ -52,6 +54,7 @@ def read_submission(store_url: str, run: str) -> Submission | None:
         target=found["target"],
         options=tuple(map(str, found.get("options") or ())),
         arguments=tuple(map(str, found.get("arguments") or ())),
+        folder=str(found.get("folder") or ""),
         producer=found.get("producer") or {},
     )
 

@@ -14,12 +14,14 @@ Event = Mapping[str, Any]  # Any: JSON
 
 UNUSUAL = 3.0
 """A shard is worth a word once it runs for so many medians."""
+FORMING = "forming a gang"
+"""How a gang begins to say that its ranks are being started; nothing says when that is over but their work."""
 ENDED = ("cached", "done", "failed", "blocked", "stopped")
 
 
 @dataclass
 class StepRow:
-    """One step on a screen; a map or a sweep of shards is one row."""
+    """One step on a screen; a map or a sweep of shards is one row. Of an ended run its record has the last word."""
 
     name: str
     step: str
@@ -42,6 +44,15 @@ class StepRow:
     attempts: int = 0
     started: str = ""
     ended: str = ""
+    said: str = ""
+    """When its state or detail was last told of."""
+    took: float | None = None
+    """Seconds over all attempts, once the run's record says so."""
+    fingerprint: str | None = None
+    digest: str | None = None
+    artifact: str | None = None
+    error: Mapping[str, Any] | None = None
+    """`type`, `message`, `where`, `hint`."""
     curve: list[tuple[float, float]] = field(default_factory=list)
     """(tokens or step, loss), in order of arrival."""
 
@@ -52,8 +63,21 @@ class StepRow:
             return 1.0
         return min(self.done / self.total, 1.0) if self.total else 0.0
 
+    @property
+    def completed(self) -> float:
+        """How many units are done: all of them once the step is, whatever was last said on the way."""
+        return self.total if self.state == "done" else self.done
+
+    @property
+    def words(self) -> str:
+        """State and detail, such as `failed: ValueError: ...`, with no word said twice."""
+        told = self.detail.startswith((f"{self.state} ", f"{self.state}:", f"{self.state};"))
+        return self.detail if told else f"{self.state}: {self.detail}" if self.detail else self.state
+
     def seconds(self, now: str) -> float:
         """Return how long the step has run, or ran."""
+        if self.took is not None:
+            return self.took
         return _between(self.started, self.ended or now) if self.started else 0.0
 
     @property
@@ -85,12 +109,18 @@ class StepRow:
             "name": self.name,
             "step": self.step,
             "state": self.state,
-            "detail": self.detail or self.slowest(now),
-            "progress": {"done": self.done, "total": self.total, "unit": self.unit},
-            "shards": {"total": 0, "reused": 0, "computed": 0, **self.shards},
-            "metrics": self.metrics,
+            "fingerprint": self.fingerprint,
+            "digest": self.digest,
+            "artifact": self.artifact,
             "attempts": self.attempts,
             "seconds": round(self.seconds(now), 3),
+            "shards": {"total": 0, "reused": 0, "computed": 0, **self.shards},
+            "metrics": self.metrics,
+            "error": self.error,
+            "detail": self.detail or self.slowest(now),
+            "progress": {"done": self.completed, "total": self.total, "unit": self.unit},
+            "started": self.started or None,
+            "ended": self.ended or None,
         }
 
 
@@ -124,6 +154,7 @@ class RunProgress:
 def _apply(row: StepRow, event: Event) -> bool:
     """Fold one event into its row; True when the state or its detail changed."""
     kind = event.get("kind")
+    row.fingerprint = str(event["fingerprint"]) if event.get("fingerprint") else row.fingerprint
     if kind == "state":
         return _move(row, event)
     if kind == "progress":
@@ -144,7 +175,16 @@ def _apply(row: StepRow, event: Event) -> bool:
         row.metrics.update(values)
         if isinstance(values.get("loss"), int | float):
             row.curve.append((float(values.get("tokens", values.get("step", len(row.curve)))), float(values["loss"])))
-    return False
+    return kind in ("progress", "metric") and _has_formed(row, event)
+
+
+def _has_formed(row: StepRow, event: Event) -> bool:
+    """Whether a gang that was forming is now seen at work; the detail is then taken back."""
+    time = str(event.get("time", ""))
+    if row.state != "running" or not row.detail.startswith(FORMING) or time < row.said:
+        return False
+    row.detail, row.said = "", time
+    return True
 
 
 def _move(row: StepRow, event: Event) -> bool:
@@ -160,7 +200,7 @@ def _move(row: StepRow, event: Event) -> bool:
         row.started = row.started or str(event.get("time", ""))
     if state in ENDED:
         row.ended = str(event.get("time", ""))
-    row.state, row.detail = state, detail
+    row.state, row.detail, row.said = state, detail, str(event.get("time", ""))
     return True
 
 

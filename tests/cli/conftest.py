@@ -1,6 +1,7 @@
 """A folder with pipelines as a user has it, and the command line called in this process."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from marin.cli.app import call
+
+sys.path.insert(0, str(Path(__file__).parent))  # jobserver.py
 
 PIPELINE = '''"""Counts, trains and looks."""
 

@@ -61,7 +61,7 @@ def test_show_of_one_result_names_no_others(marin, ran):
     assert marin("show", "learn", "--json").json["others"] == []
 
 
-def test_ls_with_read_from_lists_what_both_stores_hold_and_where(marin, upstream, swept, tmp_path: Path):
+def test_ls_with_read_from_lists_what_both_stores_hold_and_where(marin, upstream, swept):
     mine = learned(marin(*LEARNT, "--lr", "0.4"))
     listed = marin("ls", "learn", "--read-from", upstream, "--json").json["artifacts"]
     assert [each["artifact"] for each in listed] == [mine["artifact"], *(each["artifact"] for each in swept[::-1])]

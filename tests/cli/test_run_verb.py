@@ -1,10 +1,12 @@
 """`marin run`: what a person sees, the JSON, resuming, failures, interrupts."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 INLINE = ("--backend", "inline")
 STEP_KEYS = {
@@ -188,3 +190,14 @@ def test_run_interrupted_says_what_is_kept_and_exits_with_130(tmp_path):
     assert process.returncode == 130, err
     assert "stopping: what is finished is kept" in err
     assert "then: marin run --backend inline slow.py" in err
+
+
+def test_run_of_what_is_cached_and_refused_does_not_say_that_all_is_well(marin, ran):
+    record = Path(os.environ["MARIN_STORE"], "store.json")
+    runs = Path(os.environ["MARIN_STORE"], "runs")
+    shutil.move(runs, runs.with_name("elsewhere"))
+    runs.touch()
+    done = marin("run", "counting.py", "--backend", "inline")
+    assert done.code == 3
+    assert "nothing to do" not in done.err
+    assert record.exists()

@@ -102,11 +102,15 @@ def test_logs_unknown_step_or_run_exits_with_two(marin, ran):
 
 def test_status_json_has_the_promised_keys(marin, ran):
     status = marin("status", "--json").json
-    assert set(status) == {"schema", "run", "state", "store", "ray_job", "stop_asked", "steps"}
+    moments = {"started", "finished", "last_event", "submitted"}
+    told = {"ray_job", "stop_asked", "stop", "error", "damage", "next"}
+    assert set(status) == {"schema", "run", "state", "store", *moments, *told, "steps"}
     assert (status["ray_job"], status["stop_asked"]) == (None, None)
     assert status["state"] == "done"
+    result = {"fingerprint", "digest", "artifact", "error", "started", "ended"}
     assert all(
-        set(step) == {"name", "step", "state", "detail", "progress", "shards", "metrics", "attempts", "seconds"}
+        set(step)
+        == {"name", "step", "state", "detail", "progress", "shards", "metrics", "attempts", "seconds", *result}
         for step in status["steps"]
     )
     learn = status["steps"][1]

@@ -95,6 +95,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     (project / "lab" / "factors.py").write_text("FACTOR = 3\n")
     (project / "lab" / "local.py").write_text("import secret\nfrom looks import waiting\n")
     (project / "lab" / "secret.py").write_text("")
+    (project / "lab" / "needs_key.py").write_text("import os\nos.environ['LAB_KEY']\nfrom looks import waiting\n")
     (project / ".gitignore").write_text("secret.py\n__pycache__\n")
     git = ["git", "-C", str(project), "-c", "user.name=ada", "-c", "user.email=ada@lab"]
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
@@ -163,8 +164,9 @@ def test_submit_follows_a_run_whose_code_and_commit_have_travelled(lab, tmp_path
     code, out, err = ended(marin(lab, "submit", *arguments))
     assert code == 0, err
     sent = json.loads(out)
-    assert set(sent) == {"schema", "run", "ray_job"}
-    assert err.startswith(f"submitted run {sent['run']} as Ray job {sent['ray_job']} (4 files, ")
+    assert (sent["ray_job"], sent["state"]) == (f"marin-{sent['run']}", "done")
+    assert [step["state"] for step in sent["steps"]] == ["done", "done"]
+    assert err.startswith(f"submitted run {sent['run']} as Ray job {sent['ray_job']} (5 files, ")
     assert " look done in " in err
     opened = Store.open(str(store), write=False)
     (look,) = opened.manifests("look")
@@ -222,8 +224,47 @@ def test_submit_of_code_that_does_not_travel_shows_what_the_driver_said(lab, tmp
     store = tmp_path / "store"
     code, _, err = ended(marin(lab, "submit", "local.py:waiting", "--address", lab.jobs, "--store", str(store)))
     assert code == 2, err
-    assert "error: the job ended before the run began (failed)" in err
-    assert "local.py imports `secret`, which is not there" in err
+    assert "error: local.py imports `secret`, which is not there" in err
+    assert ended(marin(lab, "watch", "--store", str(store)))[0] == 2
+
+
+def test_submit_whose_cluster_lacks_a_variable_shows_the_error_of_the_users_line(lab, tmp_path):
+    store = tmp_path / "store"
+    arguments = ["needs_key.py:waiting", "--address", lab.jobs, "--store", str(store), "--json"]
+    code, out, err = ended(marin(lab, "submit", *arguments, environment={"LAB_KEY": "here"}))
+    assert code == 2, err
+    told = json.loads(out)
+    assert (told["state"], told["error"]["type"]) == ("failed", "ConfigurationError")
+    assert "KeyError: 'LAB_KEY'" in told["error"]["message"]
+
+
+def test_interrupt_of_the_follower_leaves_the_run_which_goes_on(lab, tmp_path):
+    store = tmp_path / "store"
+    following = marin(lab, "submit", "looks.py:waiting", "--address", lab.jobs, "--store", str(store))
+    until(lambda: leases(store), following)
+    following.send_signal(signal.SIGINT)
+    code, _, err = ended(following)
+    (run,) = runs_of(store)
+    assert (code, f"run {run} goes on without you" in err) == (130, True), err
+    assert f"  marin stop {run} --store {store}" in err
+    assert json.loads(ended(marin(lab, "status", "--store", str(store), "--json"))[1])["state"] == "running"
+    assert ended(marin(lab, "stop", run, "--now", "--wait", "--store", str(store)))[0] == 0
+
+
+def test_driver_that_is_killed_is_told_by_its_last_lines_and_recorded(lab, tmp_path):
+    store = tmp_path / "store"
+    following = marin(lab, "submit", "looks.py:waiting", "--address", lab.jobs, "--store", str(store))
+    until(lambda: leases(store), following)
+    (run,) = runs_of(store)
+    for process in lab.head.family():
+        if process.status() != psutil.STATUS_ZOMBIE and run in process.cmdline():
+            process.kill()
+    code, _, err = ended(following)
+    assert code == 1, err
+    assert "error: the driver ended without a last word in the store (failed)" in err
+    assert "what was finished is kept" in err
+    record = Store.open(str(store), write=False).read_run(run)
+    assert (record["state"], record["error"]["type"]) == ("failed", "MarinError")
 
 
 @pytest.mark.parametrize("token", ["b" * 48, None])
@@ -244,6 +285,16 @@ def test_token_that_is_not_the_clusters_is_named_at_once(lab, tmp_path, monkeypa
         code, out, err = ended(marin(lab, verb, *arguments))
         assert (code, says in out + err) == (3, True), out + err
     assert time.monotonic() - began < 60
+    assert runs_of(tmp_path / "store") == []
+
+
+@pytest.mark.parametrize("verb", ["submit", "run"])
+def test_mode_that_sends_no_token_is_named(lab, tmp_path, verb):
+    address = lab.jobs if verb == "submit" else lab.gcs
+    arguments = ["looks.py:waiting", "--address", address, "--store", str(tmp_path / "store")]
+    code, _, err = ended(marin(lab, verb, *arguments, environment={"RAY_AUTH_MODE": "disabled"}))
+    assert (code, "RAY_AUTH_MODE=disabled here keeps Ray from sending a token: unset it\n" in err) == (3, True), err
+    assert runs_of(tmp_path / "store") == []
 
 
 def test_what_no_cluster_could_read_is_refused_before_anything_is_sent(lab, tmp_path):
@@ -288,14 +339,57 @@ def test_run_with_an_address_elsewhere_sends_the_working_tree(lab, tmp_path, kin
     assert code_at.endswith("/lab/looks.py")
 
 
+def test_run_from_a_machine_without_a_node_says_so_at_once(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_connect.psutil, "process_iter", lambda attrs: [])  # stands for another machine
+    with pytest.raises(ClusterError, match="this machine is no node of the Ray cluster") as raised:
+        ray_connect.connect(lab.gcs, {}, [], None)
+    assert "joins it" in raised.value.hint
+
+
+DYING = """
+import os, sys
+import psutil
+from marin.run.backends import ray as backend
+asked = backend.ask_nodes
+def ask(*arguments):
+    for process in psutil.Process(int(os.environ["HEAD"])).children(recursive=True):
+        if "--mode=specific-server" in process.cmdline():
+            process.kill()
+    return asked(*arguments)
+backend.ask_nodes = ask
+from marin.cli.app import main
+main(sys.argv[1:])
+"""
+
+
+def test_server_of_ray_client_that_dies_while_nodes_are_asked_is_named(lab, tmp_path):
+    store = tmp_path / "store"
+    arguments = ["run", "looks.py:waiting", "--address", lab.client, "--store", str(store), "--json"]
+    more = {"HEAD": str(lab.head.process.pid), "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "3"}
+    command, environment = [sys.executable, "-c", DYING, *arguments], {**os.environ, **more}
+    done = subprocess.run(
+        command, cwd=lab.project / "lab", env=environment, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    told = json.loads(done.stdout)
+    assert told["error"]["message"].startswith("the connection to the Ray cluster is lost")
+    assert told["run"] in done.stderr
+    assert "Traceback" not in done.stderr
+    assert leases(store) == ["1.json", "1.released.json"]
+
+
+def client_servers(lab: Lab) -> list[psutil.Process]:
+    living = [process for process in lab.head.family() if process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in living if "ray.util.client.server" in process.cmdline()]
+
+
 def test_server_of_ray_client_that_is_killed_ends_the_run_with_the_next_command(lab, tmp_path):  # the head goes with it
     store = tmp_path / "store"
     arguments = ["looks.py:waiting", "--address", lab.client, "--store", str(store), "--json"]
     driver = marin(lab, "run", *arguments, environment={"RAY_CLIENT_RECONNECT_GRACE_PERIOD": "3"})
     until(lambda: list(store.rglob("log.txt")), driver)
-    for process in lab.head.family():
-        if process.status() != psutil.STATUS_ZOMBIE and "ray.util.client.server" in process.cmdline():
-            process.kill()
+    for process in client_servers(lab):
+        process.kill()
     code, out, err = ended(driver)
     assert code == 3, err
     error = json.loads(out)["error"]
@@ -316,10 +410,3 @@ def test_connection_of_ray_client_that_dies_in_its_fork_is_made_again(monkeypatc
     monkeypatch.setattr(ray_connect.ray, "init", init)
     ray_connect._init("ray://127.0.0.1:1", {}, 10)
     assert len(calls) == 2
-
-
-def test_run_from_a_machine_without_a_node_says_so_at_once(lab, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_connect.psutil, "process_iter", lambda attrs: [])  # stands for another machine
-    with pytest.raises(ClusterError, match="this machine is no node of the Ray cluster") as raised:
-        ray_connect.connect(lab.gcs, {}, [], None)
-    assert "joins it" in raised.value.hint

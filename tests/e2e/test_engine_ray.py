@@ -196,5 +196,5 @@ def test_probe_dead_or_silly_address_fails_with_a_hint():
     probe = importlib.import_module("marin.run.backends.ray_connect").probe
     with pytest.raises(ClusterError, match="nothing answers"):
         probe(f"127.0.0.1:{port}")
-    with pytest.raises(ClusterError, match="no address"):
+    with pytest.raises(ConfigurationError, match="no address"):
         probe("somewhere")

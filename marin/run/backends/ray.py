@@ -5,7 +5,6 @@ longer than 20 s, and ends by its own handle what it has started itself. Each ru
 process holds the code of an earlier run.
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +17,7 @@ from marin.base.errors import ClusterError, ConfigurationError
 from marin.graph.step import Step
 from marin.run import machine
 from marin.run.backend import Ended
-from marin.run.backends.ray_connect import connect, embed
+from marin.run.backends.ray_connect import connect, connected_to, embed
 from marin.run.backends.ray_placement import remove_groups
 from marin.run.backends.ray_preflight import alive_nodes, ask_nodes, cluster_grows
 from marin.run.backends.ray_watch import ClusterWatch, raylet_lost
@@ -38,6 +37,7 @@ class RayBackend:
         self._tree = tree
         self._num_cpus = num_cpus
         self._environment: dict[str, Any] = {}
+        self._run = ""
         self._owned = False
         self._nodes: list[Bundle] = []
         self._grows: bool | None = None
@@ -52,7 +52,9 @@ class RayBackend:
         return max(2, int(sum(node.get("CPU", 0) for node in self._nodes)))
 
     def start(self, code_folders: Sequence[str], run: str) -> None:
-        """Start or reach the cluster; a cluster that this process already uses is used again."""
+        """Start or reach the cluster, once for each run; one that this process already uses is used again."""
+        if self._run == run:
+            return
         variables = {"MARIN_RUN": run, **watchful()}
         self._environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(code_folders), **variables}}
         if not ray.is_initialized():
@@ -61,11 +63,14 @@ class RayBackend:
             else:
                 self._environment = connect(self._address, variables, code_folders, self._tree)
             self._owned = True
-        if self._watch is None:
-            self._watch = ClusterWatch(self._address)
-        self._nodes = [node["Resources"] for node in alive_nodes()]
-        # Once a run: Ray pickles the function and checks the environment anew for each such call, a millisecond a step.
-        self._task = ray.remote(runtime_env=self._environment, retry_exceptions=False)(run_attempt)
+        with self._connected():
+            if self._watch is None:
+                self._watch = ClusterWatch(self._address)
+            self._nodes = [node["Resources"] for node in alive_nodes()]
+            # Once a run: Ray pickles the function and checks the environment anew for each such call, a millisecond a
+            # step.
+            self._task = ray.remote(runtime_env=self._environment, retry_exceptions=False)(run_attempt)
+        self._run = run
 
     def check(self, name: str, step: Step[Any]) -> None:
         """Raise if the cluster can never hold the step, or no worker could import it."""
@@ -87,7 +92,8 @@ class RayBackend:
             here = Node("this machine", machine.scarce(), self._nodes[0])
             return refuse(list(limits(here, Needs(store, gangs_on=gang_devices(steps)))), 1)
         needs = needs_of(steps, store)
-        nodes = ask_nodes(needs, self._environment)
+        with self._connected():
+            nodes = ask_nodes(needs, self._environment)
         return refuse(compare(machine.gather(needs.modules), nodes, needs), len(nodes))
 
     def examine(self, store: str) -> list[Node]:
@@ -150,12 +156,17 @@ class RayBackend:
 
     def close(self) -> None:
         """Leave the cluster; an embedded one ends here."""
-        if self._owned and ray.is_initialized():
-            self.stop()
+        if self._owned:
+            try:
+                with connected_to(self._address):
+                    if ray.is_initialized():
+                        self.stop()
+            except ClusterError:  # whoever is gone need not be told, and why is known
+                self._attempts.clear()
             ray.shutdown()
         if self._watch is not None:
             self._watch.close()
-        self._watch, self._owned = None, False
+        self._watch, self._owned, self._run = None, False, ""
 
     def _ended(self, reference: Any) -> Ended:  # Any: ray.ObjectRef
         attempt = self._attempts.pop(reference)
@@ -176,9 +187,10 @@ class RayBackend:
             self._watch.confirm()
 
     def _connected(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._watch is None else self._watch.connected()
+        return connected_to(self._address) if self._watch is None else self._watch.connected()
 
     def _may_grow(self) -> bool:
         if self._grows is None:
-            self._grows = self._address is not None and cluster_grows()
+            with self._connected():
+                self._grows = self._address is not None and cluster_grows()
         return self._grows

@@ -21,6 +21,7 @@ from ray import exceptions
 
 from marin.base.errors import ClusterError, ConfigurationError
 from marin.run import worktree
+from marin.run.address import cluster_address, split_cluster
 from marin.run.ray_settings import find_token, token_hint
 
 try:
@@ -40,6 +41,7 @@ OBJECT_STORE_BYTES = 200 * 2**20
 _KNOCKS = {"": "/ray.rpc.NodeInfoGcsService/CheckAlive", "ray": "/ray.rpc.RayletDriver/ClusterInfo"}
 DISCONNECTED: tuple[type[Exception], ...] = (ConnectionError, *((grpc.RpcError,) if grpc else ()))
 """What Ray's client raises once its server is gone."""
+RERUN = "run the same command again: what is finished is kept"
 _FAILURES = (RuntimeError, OSError, ValueError, exceptions.RayError)
 
 Environment = dict[str, Any]  # Any: Ray's runtime environment
@@ -77,7 +79,8 @@ def connect(address: str, variables: Mapping[str, str], folders: Sequence[str], 
     if tree is not None or _is_here(address):
         environment = _environment(variables, folders, tree)
         _init(address, environment, seconds)
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        with connected_to(address):
+            nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         if tree is not None or all(_is_mine(str(node["NodeManagerAddress"])) for node in nodes if node["Alive"]):
             return environment
         ray.shutdown()
@@ -96,6 +99,7 @@ def _connect_with_tree(
         environment = _environment(variables, folders, None)
         _init(address, environment, seconds)
         return environment
+    worktree.warn_of_left_out(tree)
     environment = _environment(variables, folders, root)
     with tempfile.TemporaryDirectory(prefix="marin-tree-") as folder:
         archive = worktree.write_archive(tree, folder)
@@ -143,6 +147,31 @@ def _init(address: str, environment: Environment, seconds: float) -> None:
     ) from (failure[0] if failure else None)
 
 
+@contextlib.contextmanager
+def connected_to(address: str | None) -> Iterator[None]:
+    """Raise ClusterError in place of what Ray's client says of a connection that is gone."""
+    try:
+        yield
+    except BaseException as error:
+        if is_disconnected(error):
+            raise connection_lost(address) from error
+        raise
+
+
+def is_disconnected(error: BaseException) -> bool:
+    """Whether Ray's client says so that its server is gone; one of its words has no kind of its own."""
+    return isinstance(error, DISCONNECTED) or "Ray Client is not connected" in str(error)
+
+
+def connection_lost(address: str | None) -> ClusterError:
+    """Return the error for a connection that is gone."""
+    return ClusterError(
+        "the connection to the Ray cluster is lost: its server has ended, or is not reached any more",
+        where=address or "the embedded cluster",
+        hint=f"see that the cluster's head still runs, then {RERUN}",
+    )
+
+
 def _gist(error: BaseException) -> str:
     """Return the one line of Ray's words that says what happened: the last, where it hands on a traceback."""
     while error.__cause__ is not None:  # Ray's own "failed to connect" says nothing; what it was raised from does
@@ -153,13 +182,7 @@ def _gist(error: BaseException) -> str:
 
 def probe(address: str) -> None:
     """Raise ClusterError unless something listens at `host:port` or `ray://host:port`."""
-    scheme, host, port = _parts(address)
-    if not host or not port.isdigit() or scheme not in ("", "ray"):
-        raise ClusterError(
-            f"{address!r} is no address of a Ray cluster",
-            where=address,
-            hint='write "HOST:6379" or "ray://HOST:10001"; without an address a private cluster is started here',
-        )
+    scheme, host, port = split_cluster(str(cluster_address(address)))
     if scheme == "ray" and importlib.util.find_spec("grpc") is None:
         raise ClusterError(
             "an address with ray:// needs Ray's client",
@@ -167,7 +190,7 @@ def probe(address: str) -> None:
             hint='pip install "ray[client]", or give HOST:6379 from a machine of the cluster',
         )
     try:
-        socket.create_connection((host, int(port)), timeout=PROBE_SECONDS).close()
+        socket.create_connection((host, port), timeout=PROBE_SECONDS).close()
     except OSError as error:
         raise ClusterError(
             f"nothing answers at {address}: {error}",
@@ -181,7 +204,7 @@ def _check_joined(address: str) -> None:
 
     Ray itself looks for one for a minute, and then says that it could not connect.
     """
-    if _parts(address)[0] or any(each.info["name"] == "raylet" for each in psutil.process_iter(["name"])):
+    if split_cluster(address)[0] or any(each.info["name"] == "raylet" for each in psutil.process_iter(["name"])):
         return
     raise ClusterError(
         f"this machine is no node of the Ray cluster at {address}",
@@ -197,10 +220,10 @@ def knock(address: str) -> bool:
     """
     if grpc is None:
         return False
-    scheme, host, port = _parts(address)
-    token = find_token() if os.environ.get("RAY_AUTH_MODE") == "token" else ""
+    scheme, _, place = address.rpartition("://")
+    token = find_token() if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" else ""
     metadata = [("authorization", f"Bearer {token}")] if token else []
-    with grpc.insecure_channel(f"{host}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with grpc.insecure_channel(place, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
             channel.unary_unary(_KNOCKS[scheme])(b"", metadata=metadata, timeout=KNOCK_SECONDS)
         except grpc.RpcError as error:  # what a server makes of an empty question does not matter: it let us in
@@ -215,16 +238,10 @@ def refused(address: str) -> ClusterError:
     return ClusterError(f"the Ray cluster at {address} does not let you in", where=address, hint=token_hint())
 
 
-def _parts(address: str) -> tuple[str, str, str]:
-    scheme, _, rest = address.rpartition("://")
-    host, _, port = rest.rpartition(":")
-    return scheme, host.strip("[]"), port
-
-
 def _is_here(address: str) -> bool:
-    _, host, port = _parts(address)
+    _, host, port = split_cluster(address)
     try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return False
     return any(_is_mine(str(each[4][0])) for each in found)

@@ -18,7 +18,7 @@ import ray
 from ray import exceptions
 
 from marin.base.errors import ClusterError
-from marin.run.backends.ray_connect import DISCONNECTED, knock, refused
+from marin.run.backends.ray_connect import RERUN, connection_lost, is_disconnected, knock, refused
 
 ASK_SECONDS = 2.0
 ANSWER_SECONDS = 3.0
@@ -26,7 +26,6 @@ RAYS_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 RAYS_SECONDS = 60.0
 SHARE = 0.75
 """Of Ray's own patience: the rest is for ending the run, with its record and its leases."""
-RERUN = "run the same command again: what is finished is kept"
 
 
 def patience() -> float:
@@ -81,10 +80,11 @@ class ClusterWatch:
         """Raise ClusterError in place of what Ray's client says of a connection that is gone."""
         try:
             yield
-        except DISCONNECTED as error:
+        except BaseException as error:
+            if not is_disconnected(error):
+                raise
             self.check()
-            what = "the connection to the Ray cluster is lost: its server has ended, or is not reached any more"
-            self._loss = self._error(what, f"see that the cluster's head still runs, then {RERUN}")
+            self._loss = connection_lost(self._address)
             raise self._loss from error
 
     def close(self) -> None:

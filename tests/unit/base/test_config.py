@@ -50,7 +50,6 @@ def test_config_is_frozen_and_makes_lists_tuples_where_several_are_meant():
         (Annotated[int, ElideIf(0)] | None, "mark the whole field: `n: Annotated[..., ElideIf(...)]`"),
         (list[Annotated[int, Was("m")]], "mark the whole field: `n: Annotated[..., Was(...)]`"),
     ],
-    ids=str,
 )
 def test_config_mark_that_would_mean_nothing_is_refused_when_the_class_is_made(annotation: object, hint: str):
     with pytest.raises(ConfigurationError, match="stands inside the type, where it means nothing") as caught:

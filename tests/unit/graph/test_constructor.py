@@ -197,7 +197,6 @@ def test_constructor_written_as_python_makes_the_same_step(step: Everything):
         (AdamW(lr=3e-4), "AdamW(lr=0.0003)"),
         (..., "..."),
     ],
-    ids=repr,
 )
 def test_constructor_writes_a_value_as_a_user_would(value: object, text: str):
     step = Everything(value=value)

@@ -287,7 +287,7 @@ def test_recipe_of_a_function_of_ones_own_holds_its_code():
     assert len(config["value"]["code"]) == 64
 
 
-@pytest.mark.parametrize("value", [posixpath.join, lambda x: x, len, [Optimizer(lr=1).model_copy]], ids=str)
+@pytest.mark.parametrize("value", [posixpath.join, lambda x: x, len, [Optimizer(lr=1).model_copy]])
 def test_recipe_of_a_callable_without_code_of_ones_own_is_refused(value: object):
     with pytest.raises(CanonicalError, match=r"Anything\.value.* cannot be fingerprinted"):
         recipe_of(Anything(value=value), no_parent, ())

@@ -72,6 +72,115 @@ def test_folder_without_git_leaves_out_usual_names(tmp_path: Path):
     assert worktree.read_tree(str(tmp_path)).files == ("a.py", "sub/b.py")
 
 
+def contents(tree: worktree.Tree, folder: Path) -> dict[str, bytes]:
+    archive = worktree.write_archive(tree, str(folder))
+    assert archive is not None
+    with zipfile.ZipFile(archive) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+@pytest.fixture(params=["git", "plain"])
+def linked(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A tree in a folder beside which something else lies, as a repository and as a plain folder."""
+    tree = tmp_path / "tree"
+    write(tree, {"a.py": "1", "sub/b.py": "2", "sub/deep/c.py": "3", ".venv/secret": "ignored"})
+    write(tmp_path, {"elsewhere/key": "secret", "elsewhere/more/d": "secret"})
+    if request.param == "git":
+        (tree / ".gitignore").write_text(".venv\n")
+        git(tree, "init", "-q")
+    return tree
+
+
+def test_link_to_what_travels_becomes_a_copy_of_it(linked: Path, tmp_path_factory: pytest.TempPathFactory):
+    (linked / "file.py").symlink_to("a.py")
+    (linked / "folder").symlink_to(linked / "sub")
+    (linked / "sub" / "again.py").symlink_to("../file.py")
+    (linked / "other").mkdir()
+    (linked / "other" / "deep").symlink_to("../sub/deep")
+    tree = worktree.read_tree(str(linked))
+    assert tree.left_out == ()
+    found = contents(tree, tmp_path_factory.mktemp("out"))
+    found.pop(".gitignore", None)
+    assert found == {
+        **{"a.py": b"1", "sub/b.py": b"2", "sub/deep/c.py": b"3", "file.py": b"1", "sub/again.py": b"1"},
+        **{"folder/b.py": b"2", "folder/deep/c.py": b"3", "folder/again.py": b"1", "other/deep/c.py": b"3"},
+    }
+    assert tree.bytes == sum(map(len, found.values())) + len(".venv\n") * (linked / ".gitignore").exists()
+
+
+@pytest.mark.parametrize("target", ["elsewhere", "elsewhere/key", "elsewhere/more"])
+def test_link_out_of_the_tree_is_left_out_and_named(linked: Path, tmp_path: Path, target: str, caplog):
+    (linked / "sub" / "out").symlink_to(f"../../{target}")
+    tree = worktree.read_tree(str(linked))
+    assert not [name for name in tree.files if "out" in name]
+    (said,) = tree.left_out
+    assert said.startswith(f"sub/out leads out of the working tree, to {tmp_path / target}; copy it here")
+    worktree.warn_of_left_out(tree)
+    assert f"not sent: {said}" in caplog.text
+
+
+def test_what_leads_nowhere_or_is_no_file_is_left_out_and_named(linked: Path, tmp_path: Path):
+    (linked / "dead").symlink_to("nothing")
+    (linked / "self").symlink_to("self")
+    (linked / "up").symlink_to(".")
+    (linked / "sub" / "loop").symlink_to(linked / "sub")
+    (linked / "secret").symlink_to(".venv/secret")
+    (linked / "environment").symlink_to(".venv")
+    os.mkfifo(linked / "pipe")
+    (linked / "piped").symlink_to("pipe")
+    tree = worktree.read_tree(str(linked))
+    assert set(tree.files) - {".gitignore"} == {"a.py", "sub/b.py", "sub/deep/c.py"}
+    told = set(tree.left_out) - {"pipe is a pipe"}  # git does not list it
+    assert told == {
+        "dead leads to nothing: nothing",
+        "self leads in a circle",
+        f"up leads in a circle, to {linked}",
+        f"sub/loop leads in a circle, to {linked / 'sub'}",
+        f"secret leads to what does not travel: {linked / '.venv/secret'}",
+        f"environment leads to what does not travel: {linked / '.venv'}",
+        f"piped leads to what does not travel: {linked / 'pipe'}",
+    }
+
+
+def test_folders_that_lead_to_each_other_end(linked: Path):
+    write(linked, {"one/x": "", "two/y": ""})
+    (linked / "one" / "two").symlink_to("../two")
+    (linked / "two" / "one").symlink_to("../one")
+    tree = worktree.read_tree(str(linked))
+    assert {"one/x", "two/y", "one/two/y", "two/one/x"} <= set(tree.files)
+    assert {said.split(",")[0] for said in tree.left_out} == {
+        "one/two/one leads in a circle",
+        "two/one/two leads in a circle",
+    }
+
+
+def test_tracked_folder_that_is_a_link_now_sends_nothing_from_elsewhere(repository: Path, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    write(elsewhere, {"b.py": "secret"})
+    (repository / "sub" / "b.py").unlink()
+    (repository / "sub").rmdir()
+    (repository / "sub").symlink_to(elsewhere)
+    tree = worktree.read_tree(str(repository))
+    assert tree.files == (".gitignore", "a.py")
+    assert "sub leads out of the working tree" in tree.left_out[0]
+
+
+def test_tracked_file_that_is_a_pipe_now_does_not_hang(repository: Path, tmp_path_factory: pytest.TempPathFactory):
+    tree = worktree.read_tree(str(repository))
+    (repository / "a.py").unlink()
+    os.mkfifo(repository / "a.py")
+    assert "a.py is a pipe" in worktree.read_tree(str(repository)).left_out
+    assert "a.py" not in contents(tree, tmp_path_factory.mktemp("out"))
+
+
+def test_many_left_out_are_told_in_a_few_lines(tmp_path: Path, caplog):
+    for number in range(9):
+        (tmp_path / f"dead{number}").symlink_to("nothing")
+    worktree.warn_of_left_out(worktree.read_tree(str(tmp_path)))
+    assert len(caplog.messages) == 6
+    assert caplog.messages[-1] == "not sent: 4 more such files and links"
+
+
 def test_equal_trees_are_equal_archives(repository: Path, tmp_path_factory: pytest.TempPathFactory):
     (repository / "a.py").chmod(0o755)
     archives = []

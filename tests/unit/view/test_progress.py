@@ -3,8 +3,10 @@
 import hypothesis
 from hypothesis import strategies
 
+from marin.testing.clock import Clock
 from marin.view.curve import MOST_POINTS, downsample
-from marin.view.progress import RunProgress
+from marin.view.in_order import InOrder
+from marin.view.progress import RunProgress, StepRow
 
 
 def event(kind: str, second: int = 0, **fields: object) -> dict[str, object]:
@@ -99,3 +101,44 @@ def test_downsample_keeps_extremes_order_and_bound(recorded, most):
 def test_downsample_few_points_are_left_alone():
     recorded = [(float(x), 0.0) for x in range(MOST_POINTS)]
     assert downsample(recorded) == recorded
+
+
+def test_row_of_a_gang_runs_once_its_ranks_are_seen_at_work():
+    progress = RunProgress.of([("train", "train")])
+    forming = event("state", 5, state="running", attempt="a1", detail="forming a gang of 2, generation 1")
+    progress.apply([event("state", 0, state="running", attempt="a1"), forming])
+    assert progress.apply([event("progress", 4, done=1, total=9, unit="steps")]) == [], "of the gang before"
+    (row,) = progress.apply([event("progress", 6, done=1, total=9, unit="steps", rank=0)])
+    assert (row.state, row.detail) == ("running", "")
+    again = event("state", 7, state="running", attempt="a1", detail="forming a gang of 2, generation 2")
+    assert [row.detail for row in progress.apply([again])] == ["forming a gang of 2, generation 2"]
+    assert len(progress.apply([event("metric", 8, values={"loss": 1.0}, rank=1)])) == 1
+
+
+def test_row_that_is_done_has_done_all_units():
+    row = progress_of(event("progress", done=1, total=2, unit="ticks"), event("state", 1, state="done")).rows["train"]
+    assert (row.completed, row.to_json("")["progress"]["done"]) == (2, 2)
+
+
+def test_words_of_a_row_say_no_state_twice():
+    said = {
+        ("stopped", "stopped: 3 of 4 shards are kept"): "stopped: 3 of 4 shards are kept",
+        ("waiting", "waiting for 2 CPUs"): "waiting for 2 CPUs",
+        ("failed", "ValueError: no"): "failed: ValueError: no",
+        ("running", ""): "running",
+    }
+    for (state, detail), words in said.items():
+        assert StepRow("a", "a", state=state, detail=detail).words == words
+
+
+def test_in_order_gives_a_parents_end_before_its_childs_begin():
+    clock = Clock()
+    order = InOrder(1.5, clock=clock)
+    child, parent = event("state", 2, state="running"), event("state", 1, state="done")
+    assert order.take([child]) == []
+    clock.advance(1)
+    assert order.take([parent]) == []
+    clock.advance(0.5)
+    assert order.take([]) == [parent, child]
+    late = event("state", 3)
+    assert (order.take([late]), order.rest(), order.rest()) == ([], [late], [])
