@@ -1,84 +1,84 @@
-"""External files as bytes: verified against their pin while they are read, decompressed, split into lines.
+"""External files as bytes: verified against their pin while they are read, decompressed.
 
 Invariant: a file that is not what was pinned when planned never yields a result, and a truncated archive is never
-taken for a whole one. Bytes are split on newlines before anything is decoded: one bad line costs one line. What the
-bytes mean is not known here.
+taken for a whole one. A file that is read from end to end is compared with its pin; one that is read in parts was
+surveyed before (marin/data/survey.py), and each block is compared with the survey's digest. What the bytes mean is not
+known here.
 """
 
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO
 
-import zstandard
 from blake3 import blake3
 
 from marin import fs
 from marin.base.errors import InputError, StoreError
+from marin.data.codecs import Damaged, Decompressed, check_magic, codec_of
 from marin.graph.files import FileRef
 
-CHUNK_BYTES = 256 * 2**10
-"""Compressed bytes taken at once; gzip expands them to at most 256 MiB."""
+CHUNK_BYTES = 2**20
+"""Bytes of a file taken at once."""
 
-BOM = b"\xef\xbb\xbf"
-
-
-class Line(NamedTuple):
-    """One line without its newline: its number from 1, its byte offset in the decompressed file, its bytes."""
-
-    number: int
-    offset: int
-    data: bytes
+MAX_RATIO = 250.0
+"""Plain bytes for each stored one; text of any kind stays below 100."""
 
 
-class Damaged(Exception):
-    """The decompressed stream ends early or is not what its format says; `offset` is where the whole part ends."""
+def read_whole(file: FileRef, *, max_bytes: int, max_ratio: float = MAX_RATIO) -> bytes:
+    """Return all decompressed bytes of a file; Damaged with reason `too_long` beyond `max_bytes`.
 
-    def __init__(self, reason: str, offset: int) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.offset = offset
+    Raises as `read_chunks` does.
+    """
+    chunks, size = [], 0
+    for chunk in read_chunks(file, max_ratio=max_ratio, max_bytes=max_bytes):
+        chunks.append(chunk)
+        size += len(chunk)
+    return b"".join(chunks)
 
 
-def read_lines(file: FileRef) -> Iterator[Line]:
-    """Yield the lines of a file; memory is one chunk and the longest line.
+def read_chunks(file: FileRef, *, max_ratio: float = MAX_RATIO, max_bytes: int | None = None) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a file in pieces of about 1 MiB, to the end.
 
     Raises InputError when the file is unreadable or changed since it was pinned, Damaged when the archive is broken
-    (after the lines that are whole).
+    (after what is whole).
     """
-    number, offset, rest = 0, 0, bytearray()
-    for chunk in read_chunks(file):
-        lines = chunk.split(b"\n")
-        rest += lines[0]
-        for following in lines[1:]:
-            number += 1
-            yield Line(number, offset, bytes(rest))
-            offset += len(rest) + 1
-            rest = bytearray(following)
-    if rest:
-        yield Line(number + 1, offset, bytes(rest))
-
-
-def read_whole(file: FileRef) -> bytes:
-    """Return all decompressed bytes of a file; raises as `read_lines` does."""
-    return b"".join(read_chunks(file))
-
-
-def read_chunks(file: FileRef) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a file in pieces; `.gz` and `.zst` by suffix, of any number of members."""
-    with _opened(file) as stream:
-        raw = _Verified(file, stream)
-        decompressor = _DECOMPRESSORS.get(file.path.rpartition(".")[2].lower())
+    with opened(file) as stream:
+        raw, size = Verified(file, stream), 0
         try:
-            yield from raw if decompressor is None else _decompress(raw, decompressor)
+            for chunk in decompressed(file.path, raw.chunks(), max_ratio=max_ratio):
+                size += len(chunk)
+                if max_bytes is not None and size > max_bytes:
+                    raise too_long(0, max_bytes)
+                yield chunk
         except Damaged:
             raw.finish()  # a file that changed is not a damaged one
             raise
         raw.finish()
 
 
-class _Verified:
-    """Iterates over a stream's chunks; `finish` takes the rest and compares all of them with the pin."""
+def too_long(offset: int, max_bytes: int) -> Damaged:
+    """Return what is said of a document that is longer than allowed."""
+    hint = "give a larger `max_document_bytes`."
+    return Damaged(f"longer than the {max_bytes} bytes allowed", offset, reason="too_long", hint=hint)
+
+
+def decompressed(path: str, chunks: Iterator[bytes], *, max_ratio: float) -> Iterator[bytes]:
+    """Yield the plain bytes of a file's stored ones; raises Damaged, also when the suffix is another format's."""
+    codec = codec_of(path)
+    first = next(chunks, b"")
+    check_magic(path, first)
+    again = _after(first, chunks)
+    yield from again if codec is None else Decompressed(again, codec, max_ratio=max_ratio)
+
+
+def _after(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from chunks
+
+
+class Verified:
+    """The bytes of a stream from its begin; `finish` takes the rest and compares all of them with the pin."""
 
     def __init__(self, file: FileRef, stream: BinaryIO) -> None:
         self._file = file
@@ -86,27 +86,34 @@ class _Verified:
         self._hash = blake3()
         self._size = 0
 
-    def __iter__(self) -> Iterator[bytes]:
-        while chunk := self._stream.read(CHUNK_BYTES):
+    def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """Yield what is left."""
+        while chunk := self._stream.read(chunk_bytes):
             self._hash.update(chunk)
             self._size += len(chunk)
             yield chunk
 
     def finish(self) -> None:
-        for _ in self:
+        """Raise InputError unless the file is what was pinned."""
+        for _ in self.chunks():
             pass
-        file = self._file
-        if (self._size, self._hash.hexdigest()) != (file.size, file.digest):
-            raise InputError(
-                f"input changed during the run: `{file.path}` had {file.size} bytes with digest {file.digest[:16]} "
-                f"when planned, and has {self._size} with digest {self._hash.hexdigest()[:16]} now",
-                where=file.url,
-                hint="run again: the plan pins the file as it is now",
-            )
+        if (self._size, self._hash.hexdigest()) != (self._file.size, self._file.digest):
+            raise changed(self._file, f"has {self._size} with digest {self._hash.hexdigest()[:16]} now")
+
+
+def changed(file: FileRef, now: str) -> InputError:
+    """Return the error for a file that is not what was pinned."""
+    return InputError(
+        f"input changed during the run: `{file.path}` had {file.size} bytes with digest {file.digest[:16]} "
+        f"when planned, and {now}",
+        where=file.url,
+        hint="run again: the plan pins the file as it is now",
+    )
 
 
 @contextmanager
-def _opened(file: FileRef) -> Iterator[BinaryIO]:
+def opened(file: FileRef) -> Iterator[BinaryIO]:
+    """Give the stored bytes of a file; a refusal of the storage is an InputError that names it."""
     try:
         with fs.open_read(file.url) as stream:
             yield stream
@@ -114,31 +121,3 @@ def _opened(file: FileRef) -> Iterator[BinaryIO]:
         raise InputError(
             f"cannot read `{file.path}`: {error}", where=file.url, hint="check that it is there and may be read"
         ) from error
-
-
-def _decompress(chunks: _Verified, new: Callable[[], Any]) -> Iterator[bytes]:  # Any: zlib's and zstandard's agree
-    member, begun, offset = new(), False, 0
-    for chunk in chunks:
-        data = chunk
-        while data:
-            if member.eof:
-                data = data.lstrip(b"\0")  # padding between members, as tape and block writers leave it
-                if not data:
-                    break
-                member = new()
-            begun = True
-            try:
-                piece = member.decompress(data)
-            except (zlib.error, zstandard.ZstdError) as error:
-                raise Damaged(f"archive damaged: {error}", offset) from error
-            offset += len(piece)
-            yield piece
-            data = member.unused_data if member.eof else b""
-    if begun and not member.eof:
-        raise Damaged("archive truncated", offset)
-
-
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {  # Any: as above
-    "gz": lambda: zlib.decompressobj(wbits=31),
-    "zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
-}
