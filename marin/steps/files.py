@@ -17,7 +17,7 @@ class Files(Step[Documents]):
     Plain, or compressed as the suffix says: `.gz`, `.zst`, `.xz`, `.bz2`.
     """
 
-    version = 1
+    version = 2
 
     url: Placement[str]
     """Pattern such as `s3://lab/corpus/**/*.jsonl.zst`; only paths relative to its literal folder count."""
