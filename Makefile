@@ -24,9 +24,9 @@ help:
 demo: .venv/installed
 	@$(BIN)/marin run pipelines/quickstart.py
 
-# First what may share the two cores, then what starts clusters and trains, which has time limits of its own.
-TOGETHER := tests/architecture tests/unit tests/cli tests/docs tests/contract tests/fault
-ALONE := tests/cluster tests/e2e tests/numerics
+# First what may share the two cores, then what starts clusters and trains: it has time limits, and counts processes.
+TOGETHER := tests/architecture tests/unit tests/cli tests/docs tests/contract tests/fault --ignore=tests/unit/infra
+ALONE := tests/unit/infra tests/cluster tests/e2e tests/numerics
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(TOGETHER)

@@ -215,6 +215,16 @@ def test_run_that_the_cluster_does_not_take_is_recorded_as_failed(marin, jobs):
     assert marin("watch").code == 3
 
 
+def test_interrupt_while_the_run_is_sent_takes_it_back(marin, jobs):
+    jobs.on_submit = lambda job: os.kill(os.getpid(), signal.SIGINT)
+    done = marin("submit", "counting.py", "--address", jobs.address, "--json")
+    record = only_record()
+    assert (done.code, done.json["error"]["type"], done.json["run"]) == (130, "Interrupted", record["run"]), done.err
+    assert record["state"] == "stopped"
+    driver = marin("run", "counting.py", "--backend", "inline", "--run-id", record["run"])
+    assert (driver.code, "has begun already" in driver.err) == (2, True), "it must not run any more"
+
+
 def test_interrupt_of_a_followed_submit_leaves_the_run_and_says_how_to_come_back(project, jobs, tmp_path):
     command = [sys.executable, "-m", "marin.cli", "submit", "counting.py", "--address", jobs.address, "--json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as following:
