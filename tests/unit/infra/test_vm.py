@@ -1,5 +1,6 @@
 """The script for plain machines over a fake ssh: real Ray on two "machines" of this host, a run, a node that leaves."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -77,7 +78,8 @@ def test_vm_cluster_starts_runs_loses_a_node_in_order_and_stops(machines):
         RAY_AUTH_TOKEN_PATH=str(state[0] / "token"),
     )
     assert left.wait(90) == 0, machines.log.read_text()
-    assert "left: 1 ranks asked, 0 still there, node drained" in machines.log.read_text()
+    # Two, where the gang was so quick that its next rank stood here before the host was ended: it is asked too.
+    assert re.search("left: [12] ranks asked, 0 still there, node drained", machines.log.read_text())
     machines.wait_for("stopped-0", run)  # the rank on the other node was told by its gang
     run.kill()
     run.wait()
