@@ -6,7 +6,12 @@ importing it imports neither torch nor ray nor pyarrow.
 
 from marin.base.config import Config, ElideIf, Placement, Several, Was
 from marin.base.errors import MarinError
+from marin.data.conditions import AtLeast, AtMost, gopher_rules
+from marin.data.duplicate_rules import Exact, MinHash
+from marin.data.patterns import EMAIL, IPV4, PHONE, Pattern
+from marin.data.scorers import C4, FastText, Gopher, Repetition, Scripts
 from marin.graph.artifact import (
+    Annotations,
     Artifact,
     Checkpoint,
     Documents,
@@ -27,11 +32,16 @@ from marin.graph.step import Step
 from marin.model.config import Decoder
 from marin.run.api import load, plan, run
 from marin.steps import (
+    Annotate,
     CompressionBaseline,
+    Decontaminate,
+    Deduplicate,
     Evaluate,
     Export,
     Files,
+    Filter,
     Generate,
+    MaskPII,
     Pick,
     Records,
     Shuffle,

@@ -23,9 +23,13 @@ def text_hash(text: str, seed: int = 0) -> int:
 
 def document_id(text: str, name: str) -> bytes:
     """Return 16 bytes of text and name: copies under different names differ, so that each has its own place."""
-    encoded = text.encode()
-    state = xxhash.xxh3_128(len(encoded).to_bytes(8, "little"))
-    state.update(encoded)
+    return encoded_document_id(text.encode(), name)
+
+
+def encoded_document_id(text: bytes | memoryview, name: str) -> bytes:
+    """Return `document_id` of a text that is UTF-8 already."""
+    state = xxhash.xxh3_128(len(text).to_bytes(8, "little"))
+    state.update(text)
     state.update(name.encode())
     return state.digest()
 

@@ -152,6 +152,10 @@ class Documents(Sharded):
     """Text: one Parquet file `documents.parquet` a shard, columns id, text, source, meta."""
 
 
+class Annotations(Sharded):
+    """Scores of documents: one Parquet file `annotations.parquet` a shard, a row a document, a float column a score."""
+
+
 class Tokenizer(Artifact):
     """A Hugging Face `tokenizer.json`, keyed by its bytes."""
 

@@ -12,16 +12,21 @@ from marin.graph.code.declared import source_digest
 from marin.graph.step import Step
 
 GOLDEN = {
+    "Annotate": "1 94c5a6d36f586ad6",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
+    "Decontaminate": "1 a3452fab3f4f2beb",
+    "Deduplicate": "1 a7274f5a8ab056cd",
     "Evaluate": "1 d4b7dd2e8022ff83",
     "Export": "1 9c9a758f84e713c5",
     "Files": "2 ea530fc2c245ad7e",
+    "Filter": "1 000360dfd969b386",
     "Generate": "1 46b2bb6942701f8f",
+    "MaskPII": "1 d887376938ee9435",
     "Pick": "1 b9007f8739b1ee8c",
     "Records": "1 36f4f44636ecfcf3",
     "Shuffle": "1 381221bb97abfe00",
     "Split": "1 4e05fe33488e9b22",
-    "Tokenize": "1 0e320b0d4c702195",
+    "Tokenize": "1 6c7961b2c0b0ab4c",
     "Train": "1 bec466a01134342c",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
