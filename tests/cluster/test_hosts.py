@@ -208,10 +208,11 @@ def check_map(drive: Drive, *, again: int | None = None, lost: str = "") -> None
     """
     done = [name.split(".")[:2] for name in drive.noted("shard")]
     assert len({shard for shard, _ in done}) == NUM_SHARDS
-    homes = [
-        event["host"] for event in drive.events("placement") if event["name"] == "squares" and "shard" not in event
-    ]
-    in_vain = homes[0] == lost
+    homes = []
+    if lost:
+        placed = drive.events("placement")
+        homes = [event["host"] for event in placed if event["name"] == "squares" and "shard" not in event]
+    in_vain = homes[:1] == [lost]
     again = again if again is not None else len(WORKERS) if in_vain else 1
     counted = len([shard for shard, host in done if not (in_vain and host == lost)])
     assert counted <= NUM_SHARDS + again, f"{homes}: {drive.noted('shard')}\n{drive.log.read_text()}"
