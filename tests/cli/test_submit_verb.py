@@ -124,6 +124,15 @@ def test_detached_submit_says_what_it_sent_and_what_to_do_next(marin, jobs):
     assert f"--run-id {run}" in jobs.jobs[0]["entrypoint"]
 
 
+@pytest.mark.parametrize("name", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
+def test_address_of_the_command_counts_before_variables(marin, jobs, monkeypatch, name):
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    done = marin("submit", "counting.py", "--address", jobs.address, "--detach")
+    assert done.code == 0, done.err
+    assert len(jobs.jobs) == 1
+    assert os.environ[name] == "http://127.0.0.1:9"
+
+
 def test_followed_submit_writes_one_json_of_what_the_run_came_to(marin, jobs):
     def drive(job: dict) -> None:
         run = job["submission_id"].removeprefix("marin-")

@@ -5,8 +5,10 @@ command gets its packages from the cluster: marin asks Ray to install nothing.
 """
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +23,8 @@ T = TypeVar("T")
 
 ANSWER_SECONDS = 15.0
 SENT_BYTES_PER_SECOND = 500_000
+_OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Variables that Ray's client prefers to the address that it is given."""
 _OVER = {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED}
 
 
@@ -42,7 +46,8 @@ class RayJobs:
     def __init__(self, address: str) -> None:
         self._address = address
         logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)  # it tells of each upload
-        self._client: JobSubmissionClient = self._ask(lambda: JobSubmissionClient(address), ANSWER_SECONDS)
+        with _without(*_OVERRIDING):
+            self._client: JobSubmissionClient = self._ask(lambda: JobSubmissionClient(address), ANSWER_SECONDS)
 
     def submit(
         self, job: str, command: str, *, archive: str | None, bytes_sent: int, variables: Mapping[str, str]
@@ -89,5 +94,16 @@ class RayJobs:
         raise ClusterError(
             f"no Ray job server answers at {self._address}{why}",
             where=self._address,
-            hint="give the dashboard's address, `http://HOST:8265`; its cluster needs `pip install 'ray[default]'`",
+            hint="give the dashboard's address, `http://HOST:8265`; here and there Ray needs its extra, "
+            "`pip install 'marin[cluster]'` or `'ray[default]'`",
         ) from (failures[0] if failures else None)
+
+
+@contextmanager
+def _without(*names: str) -> Iterator[None]:
+    """Leave variables out of this process's environment for a while."""
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
