@@ -17,7 +17,7 @@ from marin.cli.status_verb import find_run
 from marin.store import Store, read_submission
 from marin.view.liveness import Pulse
 from marin.view.logs import Chunk, LogReader, Wanted
-from marin.view.standing import DamagedRun, read_record, run_rows
+from marin.view.standing import DamagedRun, Record, read_record, run_rows
 from marin.view.terminal import TerminalText
 
 POLL_SECONDS = 1.0
@@ -53,11 +53,13 @@ def command(
     """
     opened = existing_store(store)
     name = find_run(opened, run)
-    _check_step(opened, name, step)
+    _check_step(name, opened.read_run(name), step)
     reader = LogReader(opened, name, Wanted(step, attempt, rank))
     writer = _Writer(as_json=as_json)
     if follow:
-        _follow(opened, name, reader, writer)
+        _follow(opened, name, reader, writer, step)
+        if not writer.wrote:
+            _check_there_are_none(opened, name, step, attempt, rank)
     elif as_json:
         chunks = whole(reader.poll())
         if not chunks:
@@ -72,7 +74,8 @@ def command(
     if not writer.wrote:
         sent = read_submission(opened.url, name)
         tail = f"; its driver writes to Ray: ray job logs {sent.ray_job} --address {sent.address}" if sent else ""
-        click.echo(f"no worker of run {name} has written anything{tail}", err=True)
+        who = f"worker of step {step} of run {name}" if step is not None else f"worker of run {name}"
+        click.echo(f"no {who} has written anything{tail}", err=True)
 
 
 def attempt_logs(store: Store, run: str, step: str | None) -> list[dict[str, str]]:
@@ -88,13 +91,15 @@ def whole(chunks: Iterable[Chunk]) -> list[Chunk]:
     return [Chunk(*key, text) for key, text in found.items()]
 
 
-def _follow(store: Store, run: str, reader: LogReader, writer: "_Writer") -> None:
-    """Write what comes until the run is over, and then what came last."""
+def _follow(store: Store, run: str, reader: LogReader, writer: "_Writer", step: str | None) -> None:
+    """Write what comes until the run is over, and what came last; name a step that it lacks once it is planned."""
     pulse, pause = Pulse(store, run), threading.Event()
     goes_on, answered = True, time.monotonic()
     while goes_on:
         try:
-            goes_on = pulse.state(read_record(store, run)) in ("running", "waiting")
+            record = read_record(store, run)
+            _check_step(run, record, step)
+            goes_on = pulse.state(record) in ("running", "waiting")
             writer.write(reader.poll())
             answered = time.monotonic()
         except DamagedRun:  # whether it goes on cannot be known: what it wrote is all there is
@@ -108,15 +113,16 @@ def _follow(store: Store, run: str, reader: LogReader, writer: "_Writer") -> Non
         pause.wait(POLL_SECONDS if goes_on else 0)
 
 
-def _check_step(store: Store, run: str, step: str | None) -> None:
-    names = list(run_rows(store.read_run(run) or {}).rows)
+def _check_step(run: str, record: Record | None, step: str | None) -> None:
+    names = list(run_rows(record or {}).rows)
     if step is not None and names and step not in names:
         hint = did_you_mean(step, names) or f"its steps are {', '.join(names)}"
         raise ConfigurationError(f"run {run} has no step `{step}`", hint=hint)
 
 
 def _check_there_are_none(store: Store, run: str, step: str | None, attempt: str | None, rank: int | None) -> None:
-    """Raise ConfigurationError if there are logs, only not of this attempt or rank."""
+    """Raise ConfigurationError if there is no such step, or if there are logs, only not of this attempt or rank."""
+    _check_step(run, store.read_run(run), step)
     others = whole(LogReader(store, run, Wanted(step)).poll()) if rank is not None or attempt is not None else []
     if others:
         asked = [f"attempt {attempt}"] * (attempt is not None) + [f"rank {rank}"] * (rank is not None)

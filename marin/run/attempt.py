@@ -7,6 +7,7 @@ to run code that differs from the plan's.
 import math
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -41,11 +42,13 @@ ARTIFACT_SCHEMA = 1
 
 def execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> Report:
     """Make the attempt of the step that `load` gives; never raises for what it does, only for a user's interrupt."""
+    began = time.monotonic()
     try:
-        return _execute(order, load, workers)
+        report = _execute(order, load, workers)
     except StoreError as error:
         # Before or after the step's own work: its records could not be read or left. What it committed counts.
-        return Report(order.identity.attempt, failure=explain(error, hint=error.hint, cause=Cause.LOST))
+        report = Report(order.identity.attempt, failure=explain(error, hint=error.hint, cause=Cause.LOST))
+    return replace(report, seconds=time.monotonic() - began)
 
 
 def _execute(order: Order, load: Callable[[], Step[Any]], workers: Workers) -> Report:

@@ -305,7 +305,7 @@ class Engine:
     def _settle(self, ended: Ended) -> None:
         """Ask what an attempt that has ended has come to."""
         work = self._in_flight.pop(ended.attempt)
-        work.seconds += self._clock() - work.began
+        work.seconds += ended.report.seconds if ended.report else self._clock() - work.began
         work.report = ended.report
         self._errands.run(lambda: self._claims.outcome(work, ended), functools.partial(self._settled, work, ended))
 

@@ -76,6 +76,8 @@ class Report:
     failure: Failure | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     shards: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Since it began, without what it waited for a place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,23 @@ def test_logs_follow_writes_what_comes_until_the_run_is_over(marin, running):
     again = marin("logs", "--attempt", "2", "--store", str(run.store))
     assert (again.code, again.out) == (2, "")
     assert f"run {run.id} has no log of attempt 2\nhint: there are {run.id}-" in again.err
+    followed = marin("logs", "--follow", "--rank", "5", "--store", str(run.store))
+    assert (followed.code, "has no log of rank 5\nhint: there are" in followed.err) == (2, True)
+
+
+def test_logs_followed_from_before_the_plan_name_a_step_that_it_lacks(marin, ran):
+    store = Store.open(os.environ["MARIN_STORE"], write=True)
+    sent = Submission("29991201-000000-abcd", "marin-1", "http://h:8265", "2999-12-01T00:00:00+00:00", "p.py")
+    write_submission(store.url, sent)
+    steps = [{"name": "wait", "step": "wait", "state": "running"}]
+    timer = threading.Timer(
+        0.5, lambda: store.write_run(sent.run, {"run": sent.run, "state": "running", "steps": steps})
+    )
+    timer.start()
+    done = marin("logs", sent.run, "--follow", "--step", "wiat")
+    timer.join()
+    assert done.code == 2
+    assert f"run {sent.run} has no step `wiat`\nhint: did you mean `wait`" in done.err
 
 
 def test_stop_is_shown_by_status_and_obeyed_between_steps(marin, running):

@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -118,6 +119,14 @@ def test_ray_step_or_shard_that_raises_what_ends_a_process_has_failed(steps, clu
 def test_ray_independent_maps_share_two_cpus_without_deadlock(steps, cluster, tmp_path):
     many = [steps.Squares(n=n, folder=str(tmp_path)) for n in range(20, 26)]
     assert _run(many, tmp_path / "store", cluster).state == "done"
+
+
+def test_ray_seconds_of_a_step_leave_out_what_it_waited_for_a_place(steps, cluster, tmp_path):
+    """No two of these run at once, so together they cannot have run longer than from first start to last end."""
+    result = _run([steps.Naps(number=number).on(cpus=2) for number in range(8)], tmp_path / "store", cluster)
+    moments = [datetime.fromisoformat(event["time"]) for event in _events(result, "state")]
+    assert all(step.seconds >= 0.3 for step in result.steps)
+    assert sum(step.seconds for step in result.steps) <= (max(moments) - min(moments)).total_seconds()
 
 
 def test_ray_gang_hands_out_the_torchrun_environment(steps, cluster, tmp_path):

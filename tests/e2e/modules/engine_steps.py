@@ -86,6 +86,16 @@ class Waits(Step[Folder]):
         return Folder.write(ctx.output)
 
 
+class Naps(Step[Value[int]]):
+    """Takes a while of every CPU that it is given."""
+
+    number: int
+
+    def run(self, ctx: Context) -> Value[int]:
+        time.sleep(0.3)
+        return Value.write(ctx.output, self.number)
+
+
 class Gang(Step[Value[list[int]]]):
     """Each rank returns its rank; one of them dies in generation 1 if told so."""
 
