@@ -33,7 +33,9 @@ from marin.model.config import Decoder
 from marin.run.api import load, plan, run
 from marin.steps import (
     Annotate,
+    Chat,
     CompressionBaseline,
+    Conversations,
     Decontaminate,
     Deduplicate,
     Evaluate,

@@ -37,13 +37,15 @@ LOSS = pa.field("loss", pa.large_list(pa.uint32()))
 
 
 class DocumentColumns(NamedTuple):
-    """What an index says of N documents: `lengths` int64 [N], `ids` uint8 [N, 16], `sources` strings [N], `loss`."""
+    """What an index says of N documents: `lengths` int64 [N], `ids` uint8 [N, 16], `sources` strings [N]."""
 
     lengths: np.ndarray
     ids: np.ndarray
     sources: pa.Array
     loss: Sequence[np.ndarray] | None = None
     """`loss_runs` of each document; None: every token is a target."""
+    rows: np.ndarray | None = None
+    """Row of each in the Documents shard, [N]; None: none of those was left out."""
 
 
 def write_tokens(output: Output, parts: Iterable[np.ndarray], dtype: np.dtype, documents: DocumentColumns) -> int:
@@ -55,7 +57,7 @@ def write_tokens(output: Output, parts: Iterable[np.ndarray], dtype: np.dtype, d
         pa.array(ends),
         fixed_bytes(documents.ids),
         documents.sources.dictionary_encode(),
-        pa.array(np.arange(len(ends), dtype=np.uint64)),
+        pa.array(np.arange(len(ends)) if documents.rows is None else documents.rows, pa.uint64()),
     ]
     schema = INDEX_SCHEMA
     if documents.loss is not None:

@@ -1,7 +1,9 @@
 """The steps that come with marin. Importing them imports neither torch nor ray nor pyarrow."""
 
 from marin.steps.annotate import Annotate
+from marin.steps.chat import Chat
 from marin.steps.compression_baseline import CompressionBaseline
+from marin.steps.conversations import Conversations
 from marin.steps.decontaminate import Decontaminate
 from marin.steps.deduplicate import Deduplicate
 from marin.steps.evaluate import Evaluate
@@ -21,7 +23,9 @@ from marin.steps.train_tokenizer import TrainTokenizer
 
 __all__ = [
     "Annotate",
+    "Chat",
     "CompressionBaseline",
+    "Conversations",
     "Decontaminate",
     "Deduplicate",
     "Evaluate",

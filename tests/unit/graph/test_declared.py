@@ -13,7 +13,9 @@ from marin.graph.step import Step
 
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
+    "Chat": "1 8cc91ad3e3742cd7",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
+    "Conversations": "1 0e7da9b6e03facd7",
     "Decontaminate": "1 6abe47d1d1b81b96",
     "Deduplicate": "1 3e005543d158299d",
     "Evaluate": "1 d4b7dd2e8022ff83",
@@ -27,7 +29,7 @@ GOLDEN = {
     "Records": "1 36f4f44636ecfcf3",
     "Shuffle": "1 666e7c11423b30a5",
     "Split": "1 4e05fe33488e9b22",
-    "Tokenize": "2 a22cc63105cd669b",
+    "Tokenize": "2 cc0d7e6ae00c5765",
     "Train": "1 bec466a01134342c",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
