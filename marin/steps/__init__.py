@@ -8,9 +8,11 @@ from marin.steps.decontaminate import Decontaminate
 from marin.steps.deduplicate import Deduplicate
 from marin.steps.evaluate import Evaluate
 from marin.steps.export import Export
+from marin.steps.export_tokens import ExportTokens
 from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
+from marin.steps.import_tokens import ImportTokens
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.pick import Pick
@@ -30,9 +32,11 @@ __all__ = [
     "Deduplicate",
     "Evaluate",
     "Export",
+    "ExportTokens",
     "Files",
     "Filter",
     "Generate",
+    "ImportTokens",
     "LoadTokenizer",
     "MaskPII",
     "Pick",
