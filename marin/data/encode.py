@@ -8,6 +8,7 @@ text: only the caller puts special tokens in.
 import random
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import fastokens
@@ -15,6 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from marin import fs
+from marin.data import encoder_memo
 from marin.data.tokenizer import load_tokenizer
 from marin.graph.files import FileRef
 
@@ -76,25 +78,40 @@ class EncoderChoice(NamedTuple):
     reason: str
 
 
-def choose_encoder(data: bytes) -> EncoderChoice:
-    """Return the encoders for a `tokenizer.json`; the probe takes some 50 ms beside loading."""
+def choose_encoder(data: bytes, *, memo: Path | None = None) -> EncoderChoice:
+    """Return the encoders for a `tokenizer.json`; the probe takes some 50 ms beside loading.
+
+    With `memo`, a folder, the probe's answer is remembered for this file and these versions of both libraries.
+    """
     tokenizer = load_tokenizer(data)
     truth = TokenizersEncoder(tokenizer)
     try:
         fast = FastEncoder(data)
     except ValueError as error:
         return EncoderChoice(tokenizer, truth, None, f"fastokens cannot load this tokenizer: {error}")
+    reason = None if memo is None else encoder_memo.recall(memo, data)
+    if reason is None:
+        reason = _difference(fast, truth, tokenizer)
+        if memo is not None:
+            encoder_memo.remember(memo, data, reason)
+    if reason:
+        return EncoderChoice(tokenizer, truth, None, reason)
+    return EncoderChoice(tokenizer, truth, fast, "fastokens agrees on the probe")
+
+
+def _difference(fast: Encoder, truth: Encoder, tokenizer: Tokenizer) -> str:
+    """Return on what the encoders differ; an empty string if on nothing."""
     special = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     for text in probe_texts(special):
         if not fast.encode([text]).equals(truth.encode([text])):
-            return EncoderChoice(tokenizer, truth, None, f"fastokens gives other ids for {text[:40]!r}")
-    return EncoderChoice(tokenizer, truth, fast, "fastokens agrees on the probe")
+            return f"fastokens gives other ids for {text[:40]!r}"
+    return ""
 
 
 @lru_cache(maxsize=2)
 def chosen_encoder(tokenizer: FileRef) -> EncoderChoice:
     """Return the encoders for a file, remembered in this process: loading a large vocabulary takes a second."""
-    return choose_encoder(fs.read_file(tokenizer))
+    return choose_encoder(fs.read_file(tokenizer), memo=encoder_memo.memo_folder())
 
 
 def probe_texts(special: Sequence[str]) -> list[str]:

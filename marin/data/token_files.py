@@ -7,6 +7,8 @@ files are a function of their content. The index says where documents end; an en
 import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,19 +32,86 @@ INDEX_SCHEMA = pa.schema(
 """A row a document, in order: where its ids end (its end-of-text token included), its 128-bit id, the file it came
 from, its row in the Documents shard."""
 
+LOSS = pa.field("loss", pa.large_list(pa.uint32()))
+"""An optional last column of the index: which tokens of the document are targets, as `loss_runs`. Absent: all are."""
+
+
+class DocumentColumns(NamedTuple):
+    """What an index says of N documents: `lengths` int64 [N], `ids` uint8 [N, 16], `sources` strings [N]."""
+
+    lengths: np.ndarray
+    ids: np.ndarray
+    sources: pa.Array
+    loss: Sequence[np.ndarray] | None = None
+    """`loss_runs` of each document; None: every token is a target."""
+    rows: np.ndarray | None = None
+    """Row of each in the Documents shard, [N]; None: none of those was left out."""
+
+
+def write_tokens(output: Output, parts: Iterable[np.ndarray], dtype: np.dtype, documents: DocumentColumns) -> int:
+    """Write a token shard: ids of the documents one after another, and their index; returns the number of tokens."""
+    ends = np.cumsum(documents.lengths).astype(np.uint64)
+    num_tokens = int(ends[-1]) if len(ends) else 0
+    write_array(output, TOKENS, parts, (num_tokens,), dtype)
+    columns = [
+        pa.array(ends),
+        fixed_bytes(documents.ids),
+        documents.sources.dictionary_encode(),
+        pa.array(np.arange(len(ends)) if documents.rows is None else documents.rows, pa.uint64()),
+    ]
+    schema = INDEX_SCHEMA
+    if documents.loss is not None:
+        runs = np.concatenate([np.empty(0, np.uint32), *documents.loss])
+        borders = np.cumsum([0, *map(len, documents.loss)])
+        columns.append(pa.LargeListArray.from_arrays(pa.array(borders, pa.int64()), pa.array(runs, pa.uint32())))
+        schema = schema.append(LOSS)
+    write_index(output, pa.Table.from_arrays(columns, schema=schema), [len(ends)])
+    return num_tokens
+
+
+def loss_runs(is_target: np.ndarray) -> np.ndarray:
+    """Return a mask, bool [T], as uint32 run lengths in turn: without loss (0 if there are none at the start), with it.
+
+    The runs sum to T. A target is the token itself, wherever it stands: the prediction that is scored is the one
+    made at the token before it.
+    """
+    borders = np.flatnonzero(np.diff(is_target, prepend=False))
+    runs = np.diff(borders, prepend=0, append=len(is_target))
+    return np.asarray(runs, dtype=np.uint32)
+
+
+def loss_mask(runs: np.ndarray) -> np.ndarray:
+    """Return the mask, bool [T], of `loss_runs`."""
+    return np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+
+
+def read_loss(index: pa.Table) -> list[np.ndarray] | None:
+    """Return `loss_runs` of each document of an index; None where every token is a target."""
+    if LOSS.name not in index.column_names:
+        return None
+    column = index[LOSS.name].combine_chunks()
+    runs = column.values.to_numpy(zero_copy_only=False).astype(np.uint32)
+    bounds = column.offsets.to_numpy(zero_copy_only=False).tolist()
+    return [runs[begin:end] for begin, end in pairwise(bounds)]
+
 
 def token_dtype(num_ids: int) -> np.dtype[np.unsignedinteger]:
     """Return uint16 when all ids below `num_ids` fit, otherwise uint32; little-endian."""
     return np.dtype("<u2") if num_ids <= 2**16 else np.dtype("<u4")
 
 
-def write_array(output: Output, path: str, parts: Iterable[np.ndarray], shape: Sequence[int], dtype: np.dtype) -> None:
-    """Write consecutive parts of one C-ordered array of `shape`; the header is the same whatever numpy's version."""
+def array_header(shape: Sequence[int], dtype: np.dtype) -> bytes:
+    """Return the head of a `.npy` file, padded to a multiple of 64 bytes; a function of shape and type alone."""
     head = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
     size = math.ceil((10 + len(head) + 1) / 64) * 64
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", size - 10) + head.ljust(size - 11).encode() + b"\n"
+
+
+def write_array(output: Output, path: str, parts: Iterable[np.ndarray], shape: Sequence[int], dtype: np.dtype) -> None:
+    """Write consecutive parts of one C-ordered array of `shape`; the header is the same whatever numpy's version."""
     written = 0
     with output.open(path) as file:
-        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", size - 10) + head.ljust(size - 11).encode() + b"\n")
+        file.write(array_header(shape, dtype))
         for block in _blocks(parts):
             assert block.dtype == dtype
             file.write(block.data.cast("B"))

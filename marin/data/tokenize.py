@@ -2,28 +2,37 @@
 
 Invariant: the ids are those of `tokenizers`, by whichever path; each document ends with one end-of-text token, which
 nothing inside a text can produce. One document of 500, chosen by content, is encoded both ways; on any difference
-the shard is encoded again by `tokenizers`, with a warning.
+the shard is encoded again by `tokenizers`, with a warning. Texts are handled as Arrow columns: a Python object a text
+is made once, for the encoder.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from marin.base.errors import DataError
 from marin.base.json import Json
 from marin.data import counts
 from marin.data.counts import Counts
-from marin.data.documents import Document, by_size, read_documents
+from marin.data.documents import read_batches
 from marin.data.encode import Encoded, Encoder, EncoderChoice, chosen_encoder
-from marin.data.hashes import document_id
-from marin.data.token_files import INDEX_SCHEMA, TOKENS, fixed_bytes, token_dtype, write_array, write_index
-from marin.data.tokenizer import load_tokenizer, num_ids, special_id
+from marin.data.hashes import encoded_document_id
+from marin.data.source_counts import bounded, count_sources
+from marin.data.token_files import DocumentColumns, token_dtype, write_tokens
+from marin.data.tokenizer import control_strings, load_tokenizer, num_ids, special_id
 from marin.graph.files import FileRef, Output, Shard
 
-BATCH_CHARACTERS = 4_000_000
+SpecialInText = Literal["text", "error"]
+
+BATCH_BYTES = 4_000_000
 CHECK_ONE_OF = 500
+FEW_TOKENS = 64
+"""Documents shorter than this on average are framed by one mask, longer ones by a copy each."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,15 +41,33 @@ class EncoderMismatch(Exception):
     """The fast encoder gave other ids than the truth."""
 
 
-def tokenize_shard(shard: Shard, output: Output, *, tokenizer: FileRef, eos: str, bos: str | None = None) -> Json:
-    """Write the shard's documents as `tokens.npy` and `index.arrow`; returns counts and the number of tokens.
+def tokenize_shard(
+    shard: Shard,
+    output: Output,
+    *,
+    tokenizer: FileRef,
+    eos: str,
+    bos: str | None = None,
+    special_in_text: SpecialInText = "text",
+) -> Json:
+    """Write the shard's documents as `tokens.npy` and `index.arrow`; returns counts, also by source, and of tokens.
 
-    Each document is `[bos] text eos`. All ids of the shard are held in memory, two or four bytes each.
+    Each document is `[bos] text eos`. Control strings inside a text are text, counted as `control_strings`, or with
+    `special_in_text="error"` a DataError. All ids of the shard are held in memory, two or four bytes each.
     """
-    return encode_shard(shard, output, chosen_encoder(tokenizer), eos=eos, bos=bos)
+    encoders = chosen_encoder(tokenizer)
+    return encode_shard(shard, output, encoders, eos=eos, bos=bos, special_in_text=special_in_text)
 
 
-def encode_shard(shard: Shard, output: Output, encoders: EncoderChoice, *, eos: str, bos: str | None = None) -> Json:
+def encode_shard(
+    shard: Shard,
+    output: Output,
+    encoders: EncoderChoice,
+    *,
+    eos: str,
+    bos: str | None = None,
+    special_in_text: SpecialInText = "text",
+) -> Json:
     """Do the work of `tokenize_shard` with encoders that are at hand."""
     tokenizer = encoders.tokenizer
     frame = _Frame(
@@ -48,14 +75,15 @@ def encode_shard(shard: Shard, output: Output, encoders: EncoderChoice, *, eos: 
         after=[special_id(tokenizer, eos)],
         num_ids=num_ids(tokenizer),
     )
+    control = _Control(control_strings(tokenizer), special_in_text)
     if encoders.fast is None:
         _log.warning("encoding %s slowly: %s", shard.name, encoders.reason)
-        return _encode(shard, output, encoders.truth, None, frame)
+        return _encode(shard, output, encoders.truth, None, frame, control)
     try:
-        return _encode(shard, output, encoders.fast, encoders.truth, frame)
+        return _encode(shard, output, encoders.fast, encoders.truth, frame, control)
     except EncoderMismatch as error:
         _log.warning("encoding %s again, with tokenizers: fastokens gave other ids for document %s", shard.name, error)
-        return _encode(shard, output, encoders.truth, None, frame)
+        return _encode(shard, output, encoders.truth, None, frame, control)
 
 
 def total(records: Iterable[Any], *, tokenizer_json: bytes, eos: str) -> dict[str, Any]:  # Any: JSON of the shards
@@ -63,7 +91,7 @@ def total(records: Iterable[Any], *, tokenizer_json: bytes, eos: str) -> dict[st
     tokenizer = load_tokenizer(tokenizer_json)
     ids = num_ids(tokenizer)
     return {
-        **counts.total(records),
+        **bounded(counts.total(records)),
         "vocab_size": ids,
         "dtype": token_dtype(ids).name,
         "eos": eos,
@@ -82,46 +110,121 @@ class _Frame:
 
     def around(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ids with the special ones put in, and the length of each document."""
-        assert not ids.size or int(ids.max()) < self.num_ids
-        bounds = offsets.astype(np.int64)
-        places = np.stack([bounds[:-1]] * len(self.before) + [bounds[1:]] * len(self.after), axis=1).ravel()
-        special = np.array((self.before + self.after) * (len(bounds) - 1), dtype=self.dtype)
-        lengths = np.diff(bounds) + len(self.before) + len(self.after)
-        return np.insert(ids.astype(self.dtype), places, special), lengths
+        assert not ids.size or int(ids.max()) < self.num_ids, "an id beyond the tokenizer's vocabulary"
+        added = len(self.before) + len(self.after)
+        lengths = np.diff(offsets.astype(np.int64)) + added
+        ends = np.cumsum(lengths)
+        framed = np.empty(len(ids) + added * len(lengths), self.dtype)
+        places = [(ends - lengths + at, token) for at, token in enumerate(self.before)]
+        places += [(ends - len(self.after) + at, token) for at, token in enumerate(self.after)]
+        if len(ids) < FEW_TOKENS * len(lengths):
+            is_text = np.ones(len(framed), dtype=np.bool_)
+            for where, _ in places:
+                is_text[where] = False
+            framed[is_text] = ids
+        else:
+            bounds, last = offsets.tolist(), len(self.after)
+            for number, end in enumerate(ends.tolist()):
+                begin, stop = bounds[number], bounds[number + 1]
+                framed[end - last - (stop - begin) : end - last] = ids[begin:stop]
+        for where, token in places:
+            framed[where] = token
+        return framed, lengths
 
 
-def _encode(shard: Shard, output: Output, encoder: Encoder, check: Encoder | None, frame: _Frame) -> Json:
+class _Control:
+    """Finds control strings in texts; RE2 looks for all of them at once."""
+
+    def __init__(self, strings: Sequence[str], policy: SpecialInText) -> None:
+        self._pattern = "|".join(re.escape(each) for each in sorted(strings, key=len, reverse=True))
+        self._policy = policy
+
+    def count(self, batch: "_Batch") -> int:
+        """Return how many texts hold one; DataError names the first if that is an error."""
+        if not self._pattern:
+            return 0
+        found = pc.match_substring_regex(batch.texts, self._pattern)
+        number = int(found.true_count)
+        if number and self._policy == "error":
+            row = found.to_pylist().index(True)
+            name, text = batch.names[row].as_py(), batch.texts[row].as_py()
+            match = re.search(self._pattern, text)
+            raise DataError(
+                f"document `{name}` holds the control string {match[0] if match else ''!r}",
+                where=f"{batch.sources[row].as_py()}",
+                hint='drop or clean such documents, or give special_in_text="text" to encode it as text',
+            )
+        return number
+
+
+class _Batch(NamedTuple):
+    """N documents as Arrow columns."""
+
+    texts: pa.Array
+    names: pa.Array
+    sources: pa.Array
+
+    @property
+    def num_bytes(self) -> int:
+        offsets = _offsets(self.texts)
+        return int(offsets[-1] - offsets[0])
+
+    def ids(self) -> list[bytes]:
+        """Return `hashes.document_id` of each, without a copy of the text."""
+        data, bounds = memoryview(self.texts.buffers()[2] or b""), _offsets(self.texts).tolist()
+        found = []
+        for row, name in enumerate(self.names.to_pylist()):
+            found.append(encoded_document_id(data[bounds[row] : bounds[row + 1]], name))
+        return found
+
+
+def _batches(shard: Shard) -> Iterator[_Batch]:
+    for table in read_batches(shard, ["text", "id", "source"]):
+        texts, names, sources = (column.combine_chunks() for column in table.columns)
+        offsets = _offsets(texts)
+        start = 0
+        while start < len(texts):
+            stop = int(np.searchsorted(offsets, offsets[start] + BATCH_BYTES, side="right"))
+            stop = min(max(stop, start + 1), len(texts))
+            yield _Batch(*(column.slice(start, stop - start) for column in (texts, names, sources)))
+            start = stop
+
+
+def _offsets(texts: pa.Array) -> np.ndarray:
+    """Return where each text begins in the column's bytes, and where the last ends, int64 [N + 1]."""
+    return np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+
+
+def _encode(
+    shard: Shard, output: Output, encoder: Encoder, check: Encoder | None, frame: _Frame, control: _Control
+) -> Json:
     result = Counts()
-    parts, lengths, ids, sources = [], [np.empty(0, np.int64)], bytearray(), []
-    for documents in by_size(read_documents(shard), BATCH_CHARACTERS):
-        texts = [document.text for document in documents]
+    parts, lengths, ids = [], [np.empty(0, np.int64)], bytearray()
+    sources = [pa.array([], pa.large_string())]
+    for batch in _batches(shard):
+        texts = batch.texts.to_pylist()
         encoded = encoder.encode(texts)
-        names = [document_id(document.text, document.id) for document in documents]
+        hashes = batch.ids()
         if check is not None:
-            _check(encoded, check, documents, names)
+            _check(encoded, check, texts, hashes, batch.names)
         tokens, counted = frame.around(encoded.ids, encoded.offsets)
         parts.append(tokens)
         lengths.append(counted)
-        ids += b"".join(names)
-        sources += [document.source for document in documents]
-        for text in texts:
-            result.keep(text)
-    ends = np.cumsum(np.concatenate(lengths)).astype(np.uint64)
-    num_tokens = int(ends[-1]) if len(ends) else 0
-    write_array(output, TOKENS, parts, (num_tokens,), frame.dtype)
-    columns = [
-        pa.array(ends),
-        fixed_bytes(np.frombuffer(bytes(ids), np.uint8).reshape(-1, 16)),
-        pa.array(sources, pa.large_string()).dictionary_encode(),
-        pa.array(np.arange(len(ends), dtype=np.uint64)),
-    ]
-    write_index(output, pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), [len(ends)])
-    return {**result.record(), "tokens": num_tokens}
+        ids += b"".join(hashes)
+        sources.append(batch.sources)
+        result.documents_out += len(texts)
+        result.bytes += batch.num_bytes
+        result.notes["control_strings"] += control.count(batch)
+    columns = DocumentColumns(
+        np.concatenate(lengths), np.frombuffer(bytes(ids), np.uint8).reshape(-1, 16), pa.concat_arrays(sources)
+    )
+    num_tokens = write_tokens(output, parts, frame.dtype, columns)
+    return {**result.record(), **count_sources(columns.sources, columns.lengths), "tokens": num_tokens}
 
 
-def _check(encoded: Encoded, truth: Encoder, documents: Sequence[Document], names: Sequence[bytes]) -> None:
-    for row, name in enumerate(names):
-        if int.from_bytes(name, "little") % CHECK_ONE_OF == 0:
-            expected = truth.encode([documents[row].text]).ids
+def _check(encoded: Encoded, truth: Encoder, texts: Sequence[str], hashes: Sequence[bytes], names: pa.Array) -> None:
+    for row, number in enumerate(hashes):
+        if int.from_bytes(number, "little") % CHECK_ONE_OF == 0:
+            expected = truth.encode([texts[row]]).ids
             if not np.array_equal(encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]], expected):
-                raise EncoderMismatch(documents[row].id)
+                raise EncoderMismatch(names[row].as_py())

@@ -123,3 +123,8 @@ def special_id(tokenizer: Tokenizer, token: str) -> int:
 def num_ids(tokenizer: Tokenizer) -> int:
     """Return the largest id over vocabulary and added tokens, plus one: rows that an embedding needs."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def control_strings(tokenizer: Tokenizer) -> list[str]:
+    """Return the special tokens as they stand in text, such as `<|endoftext|>`, in order of id."""
+    return [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]

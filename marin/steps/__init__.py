@@ -1,14 +1,19 @@
 """The steps that come with marin. Importing them imports neither torch nor ray nor pyarrow."""
 
 from marin.steps.annotate import Annotate
+from marin.steps.chat import Chat
 from marin.steps.compression_baseline import CompressionBaseline
+from marin.steps.conversations import Conversations
 from marin.steps.decontaminate import Decontaminate
 from marin.steps.deduplicate import Deduplicate
 from marin.steps.evaluate import Evaluate
 from marin.steps.export import Export
+from marin.steps.export_tokens import ExportTokens
 from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
+from marin.steps.import_tokens import ImportTokens
+from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.pick import Pick
 from marin.steps.records import Records
@@ -20,14 +25,19 @@ from marin.steps.train_tokenizer import TrainTokenizer
 
 __all__ = [
     "Annotate",
+    "Chat",
     "CompressionBaseline",
+    "Conversations",
     "Decontaminate",
     "Deduplicate",
     "Evaluate",
     "Export",
+    "ExportTokens",
     "Files",
     "Filter",
     "Generate",
+    "ImportTokens",
+    "LoadTokenizer",
     "MaskPII",
     "Pick",
     "Records",

@@ -1,0 +1,337 @@
+"""Token shards to the files of other tools, and back.
+
+`megatron`: `tokens.bin` and `tokens.idx`, beside them `tokens.index.arrow`, from which documents' ids, sources and loss
+masks come back. `parquet`: `tokens.parquet`, a row a document. Invariant: a shard that was exported and imported has
+the bytes that it had; so have Megatron's files, a sequence a document. Loss masks are in Parquet and in the index
+beside Megatron's files: Megatron itself trains on every token.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from pyarrow import parquet
+from tokenizers import Tokenizer
+
+from marin import fs
+from marin.base.errors import DataError, InputError
+from marin.base.json import Json
+from marin.data.arrays import open_array
+from marin.data.counts import Counts
+from marin.data.hashes import bundle
+from marin.data.megatron import MegatronIndex, decode_index, encode_index
+from marin.data.source_counts import count_sources
+from marin.data.token_files import (
+    INDEX,
+    LOSS,
+    TOKENS,
+    DocumentColumns,
+    bytes_of,
+    read_index,
+    read_loss,
+    token_dtype,
+    write_tokens,
+)
+from marin.data.tokenizer import load_tokenizer, num_ids, special_id
+from marin.graph.files import FileRef, Output, Shard
+
+Format = Literal["megatron", "parquet"]
+OnMissingEos = Literal["fail", "append"]
+
+BIN, IDX, SIDECAR, TABLE = "tokens.bin", "tokens.idx", "tokens.index.arrow", "tokens.parquet"
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+COPY_TOKENS = 2**22
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.binary(16)),
+        ("source", pa.large_string()),
+        ("row", pa.uint64()),
+        ("tokens", pa.large_list(pa.uint32())),
+    ]
+)
+"""Of `tokens.parquet`, and `loss` where the tokens have it; ids are as wide as in the shard."""
+PIECE_TOKENS = 2**26
+"""Tokens of a foreign file that make a shard, about."""
+
+
+def export_shard(shard: Shard, output: Output, *, format: Format, dtype: Literal["uint16", "int32"] | None) -> Json:
+    """Write a token shard in another format; returns its documents and tokens.
+
+    `dtype` is that of Megatron's ids; None: as in the shard, int32 for uint32. DataError for ids that do not fit.
+    """
+    array, index = open_array(shard.file(TOKENS)), read_index(shard.file(INDEX))
+    lengths = np.diff(index["end"].to_numpy().astype(np.int64), prepend=0)
+    if format == "parquet":
+        _write_table(output, array, index, lengths)
+    else:
+        wanted = np.dtype("<u2" if (dtype or array.dtype.name) == "uint16" else "<i4")
+        with output.open(BIN) as file:
+            for start in range(0, array.shape[0], COPY_TOKENS):
+                part = array.read(start, min(start + COPY_TOKENS, array.shape[0]))
+                if part.dtype.itemsize > wanted.itemsize and int(part.max()) > np.iinfo(wanted).max:
+                    raise DataError(
+                        f"id {int(part.max())} does not fit {wanted.name} (id_too_large)",
+                        where="dtype",
+                        hint='give dtype="int32", or leave it out',
+                    )
+                file.write(np.ascontiguousarray(part.astype(wanted, copy=False)).data.cast("B"))
+        output.write(IDX, encode_index(MegatronIndex(wanted, lengths)))
+        with fs.open_file(shard.file(INDEX)) as source:
+            output.write(SIDECAR, source.read())
+    return {"documents": len(lengths), "tokens": int(lengths.sum())}
+
+
+def plan_import(files: Sequence[FileRef], *, format: Format, piece_tokens: int = PIECE_TOKENS) -> list[Shard]:
+    """Return the inputs of `import_shard`: Megatron's pairs by name, cut into pieces; Parquet files one by one.
+
+    Pieces depend on each pair alone. InputError when there is none, or one of a pair is missing.
+    """
+    if format == "parquet":
+        tables = [bundle([file]) for file in files if file.path.endswith(".parquet")]
+        if not tables:
+            raise InputError("there is no .parquet file", hint="check the pattern")
+        return tables
+    by_path = {file.path: file for file in files}
+    pairs = []
+    for path in sorted(path for path in by_path if path.endswith((".bin", ".idx"))):
+        stem, other = path[:-4], {".bin": ".idx", ".idx": ".bin"}[path[-4:]]
+        if stem + other not in by_path:
+            raise InputError(f"`{path}` has no `{stem}{other}` beside it", where=path, hint="give both files")
+        if path.endswith(".bin"):
+            beside = [by_path[stem + ".index.arrow"]] if stem + ".index.arrow" in by_path else []
+            pairs.append([by_path[path], by_path[stem + ".idx"], *beside])
+    if not pairs:
+        raise InputError("there is no pair of .bin and .idx", hint="check the pattern")
+    return [piece for pair in pairs for piece in _pieces(pair, piece_tokens)]
+
+
+def import_shard(
+    shard: Shard, output: Output, *, tokenizer: FileRef, eos: str, on_missing_eos: OnMissingEos, format: Format
+) -> Json:
+    """Write a piece of foreign files as `tokens.npy` and `index.arrow`; returns counts that balance.
+
+    Documents without a token are dropped. DataError for an id beyond the tokenizer, and for a document that does not
+    end with `eos` unless one is to be appended.
+    """
+    vocabulary = _vocabulary(tokenizer, eos)
+    result = Counts()
+    ids, documents = _read_table(shard) if format == "parquet" else _read_megatron(shard, result)
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= vocabulary.num_ids):
+        wrong = int(ids.max()) if int(ids.max()) >= vocabulary.num_ids else int(ids.min())
+        raise DataError(
+            f"id {wrong} is not one of the tokenizer's {vocabulary.num_ids} (id_beyond_vocabulary)",
+            where=shard.files[0].path,
+            hint="give the tokenizer that made these files",
+        )
+    kept = _kept(ids, documents, vocabulary, on_missing_eos, result, shard.files[0].path)
+    dtype = token_dtype(vocabulary.num_ids)
+    num_tokens = write_tokens(output, [part.astype(dtype) for part in kept.parts], dtype, kept.columns)
+    counted = count_sources(kept.columns.sources, kept.columns.lengths)
+    return {**result.record(), **counted, "tokens": num_tokens}
+
+
+class _Vocabulary(NamedTuple):
+    num_ids: int
+    eos_id: int
+    num_bytes: np.ndarray
+    """Bytes of text that each id stands for, int64 [num_ids]."""
+
+
+class _Kept(NamedTuple):
+    parts: list[np.ndarray]
+    columns: DocumentColumns
+
+
+@lru_cache(maxsize=2)
+def _vocabulary(file: FileRef, eos: str) -> _Vocabulary:
+    tokenizer = load_tokenizer(fs.read_file(file))
+    return _Vocabulary(num_ids(tokenizer), special_id(tokenizer, eos), _num_bytes(tokenizer))
+
+
+def _num_bytes(tokenizer: Tokenizer) -> np.ndarray:
+    """Return the bytes of each id's text: exact where letters stand for bytes, elsewhere those of its spelling."""
+    sizes = np.zeros(num_ids(tokenizer), np.int64)
+    is_byte_level = "ByteLevel" in str(tokenizer.decoder)
+    for text, number in tokenizer.get_vocab(with_added_tokens=False).items():
+        if is_byte_level or _BYTE.fullmatch(text):
+            sizes[number] = len(text) if is_byte_level else 1
+        else:
+            sizes[number] = len(text.replace("▁", " ").encode())
+    for number, token in tokenizer.get_added_tokens_decoder().items():
+        sizes[number] = 0 if token.special else len(token.content.encode())
+    return sizes
+
+
+def _pieces(pair: Sequence[FileRef], piece_tokens: int) -> Iterator[Shard]:
+    index = decode_index(fs.read_file(pair[1]), bin_bytes=pair[0].size, where=pair[1].url)
+    ends = np.cumsum(index.lengths)
+    first = 0
+    while first < len(ends):
+        begin = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, begin + piece_tokens, side="right")))
+        yield bundle(pair, {"first": first, "last": last})
+        first = last
+    if not len(ends):
+        yield bundle(pair, {"first": 0, "last": 0})
+
+
+def _read_megatron(shard: Shard, result: Counts) -> tuple[np.ndarray, DocumentColumns]:
+    value: Any = shard.value
+    first, last, (data, idx, *beside) = value["first"], value["last"], shard.files
+    index = decode_index(fs.read_file(idx), bin_bytes=data.size, where=idx.url)
+    if index.joined and not first:
+        result.notes["joined_sequences"] += index.joined
+    starts = np.concatenate([[0], np.cumsum(index.lengths)]) * index.dtype.itemsize
+    begin, end = int(starts[first]), int(starts[last])
+    ids = np.frombuffer(fs.read_range(data.url, begin, end - begin), index.dtype)
+    lengths = index.lengths[first:last]
+    if not beside:
+        names = [f"{data.path}:{number}" for number in range(first, last)]
+        return ids, DocumentColumns(lengths, _ids_of(ids, lengths, names), _constant(data.path, len(lengths)))
+    table = read_index(beside[0]).slice(first, last - first)
+    if not np.array_equal(np.diff(read_index(beside[0])["end"].to_numpy().astype(np.int64), prepend=0), index.lengths):
+        raise DataError(
+            f"`{beside[0].path}` is of other documents than `{idx.path}` (damaged_index)",
+            where=beside[0].url,
+            hint="delete it, or give all three files as they were exported",
+        )
+    table = table.combine_chunks()
+    return ids, _columns(lengths, table)
+
+
+def _columns(lengths: np.ndarray, table: pa.Table) -> DocumentColumns:
+    """Return what a table with the columns of an index says of its documents."""
+    rows = table["row"].to_numpy().astype(np.int64)
+    return DocumentColumns(lengths, bytes_of(table["id"]), _strings(table["source"]), read_loss(table), rows)
+
+
+def _read_table(shard: Shard) -> tuple[np.ndarray, DocumentColumns]:
+    with fs.open_file(shard.files[0]) as file, parquet.ParquetFile(file, pre_buffer=False) as source:
+        table = source.read(use_threads=False).combine_chunks()
+    name = next((name for name in ("tokens", "input_ids") if name in table.column_names), None)
+    if name is None:
+        raise DataError(
+            f"`{shard.files[0].path}` has no column `tokens` or `input_ids`; it has {', '.join(table.column_names)}",
+            where=shard.files[0].url,
+            hint="rename the column of ids",
+        )
+    column = _one(table[name])
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    values = column.flatten() if is_list else column
+    if not is_list or not pa.types.is_integer(values.type) or values.null_count:
+        raise DataError(
+            f"column `{name}` of `{shard.files[0].path}` is {column.type}, not lists of ids (not_ids)",
+            where=shard.files[0].url,
+            hint="write a list of whole numbers a row, none of them null",
+        )
+    ids = values.to_numpy(zero_copy_only=False)
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if all(_SCHEMA.field(own) in list(table.schema) for own in ("id", "source", "row")):
+        return ids, _columns(lengths, table)
+    names = [f"{shard.files[0].path}:{number}" for number in range(len(lengths))]
+    sources = _constant(shard.files[0].path, len(lengths))
+    return ids, DocumentColumns(lengths, _ids_of(ids, lengths, names), sources)
+
+
+def _write_table(output: Output, array: Any, index: pa.Table, lengths: np.ndarray) -> None:  # Any: a TokenArray
+    ids = pa.field("tokens", pa.large_list(pa.from_numpy_dtype(array.dtype)))
+    schema = _SCHEMA.set(_SCHEMA.names.index("tokens"), ids)
+    if LOSS.name in index.column_names:
+        schema = schema.append(LOSS)
+    ends = np.cumsum(lengths)
+    with (
+        output.open(TABLE) as file,
+        parquet.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer,
+    ):
+        first = 0
+        while first < len(ends):
+            begin = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, begin + COPY_TOKENS, side="right")))
+            part = index.slice(first, last - first).combine_chunks()
+            offsets = np.concatenate([[begin], ends[first:last]]) - begin
+            tokens = pa.LargeListArray.from_arrays(offsets, pa.array(array.read(begin, int(ends[last - 1]))))
+            columns = [_one(part["id"]), _strings(part["source"]), _one(part["row"]), tokens]
+            if LOSS.name in schema.names:
+                columns.append(_one(part[LOSS.name]))
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=last - first)
+            first = last
+
+
+def _kept(
+    ids: np.ndarray,
+    documents: DocumentColumns,
+    vocabulary: _Vocabulary,
+    policy: OnMissingEos,
+    result: Counts,
+    path: str,
+) -> _Kept:
+    ends = np.cumsum(documents.lengths)
+    rows = np.flatnonzero(documents.lengths > 0)
+    if len(rows) < len(ends):
+        result.dropped["empty"] += len(ends) - len(rows)
+    lacking = rows[ids[ends[rows] - 1] != vocabulary.eos_id]
+    if len(lacking) and policy == "fail":
+        raise DataError(
+            f"document {int(lacking[0])} of this piece does not end with the end-of-text token, like {len(lacking)} of "
+            f"{len(rows)} (missing_eos)",
+            where=path,
+            hint='give on_missing_eos="append"',
+        )
+    result.documents_out += len(rows)
+    result.bytes += int(vocabulary.num_bytes[ids].sum())
+    if len(lacking):
+        result.notes["eos_appended"] += len(lacking)
+    if not len(lacking) and len(rows) == len(ends):
+        return _Kept([ids], documents)
+    add = np.zeros(len(ends), np.int64)
+    add[lacking] = 1
+    eos = np.array([vocabulary.eos_id], ids.dtype)
+    parts = []
+    for row in rows.tolist():
+        parts.append(ids[ends[row] - documents.lengths[row] : ends[row]])
+        if add[row]:
+            parts.append(eos)
+    loss = None
+    if documents.loss is not None:
+        loss = [_without_loss(documents.loss[row], int(add[row])) for row in rows.tolist()]
+    sources = documents.sources.take(pa.array(rows))
+    known = None if documents.rows is None else documents.rows[rows]
+    return _Kept(parts, DocumentColumns((documents.lengths + add)[rows], documents.ids[rows], sources, loss, known))
+
+
+def _without_loss(runs: np.ndarray, more: int) -> np.ndarray:
+    """Return the runs of a mask with that many tokens after it that are no targets."""
+    if not more:
+        return runs
+    if len(runs) % 2:
+        return np.append(runs[:-1], runs[-1:] + np.uint32(more))
+    return np.append(runs, np.uint32(more))
+
+
+def _ids_of(ids: np.ndarray, lengths: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Return 16 bytes of content and name for each document, uint8 [N, 16], whatever type the ids were stored in."""
+    found, begin = bytearray(), 0
+    for name, length in zip(names, lengths.tolist(), strict=True):
+        state = xxhash.xxh3_128(length.to_bytes(8, "little"))
+        state.update(ids[begin : begin + length].astype("<u4").tobytes())
+        state.update(name.encode())
+        found += state.digest()
+        begin += length
+    return np.frombuffer(bytes(found), np.uint8).reshape(-1, 16)
+
+
+def _constant(text: str, number: int) -> pa.Array:
+    return pa.array([text] * number, pa.large_string())
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
+
+
+def _strings(column: pa.ChunkedArray) -> pa.Array:
+    return _one(column.cast(pa.large_string()))
