@@ -50,7 +50,7 @@ LAZY_DOORS = {
     "base/lazy.py",
     "fs/location.py",  # s3fs is an extra
     "graph/artifact.py",  # Table needs pyarrow when it is read
-    "export/parity.py",  # transformers is optional
+    "export/peer.py",  # transformers is optional
     "data/fasttext_model.py",  # fasttext is optional
     "run/api.py",  # the backend that a run asks for
     "run/submit.py",  # Ray's job server
