@@ -41,6 +41,7 @@ from marin.steps import (
     Files,
     Filter,
     Generate,
+    LoadModel,
     MaskPII,
     Pick,
     Records,

@@ -9,6 +9,7 @@ from marin.steps.export import Export
 from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
+from marin.steps.load_model import LoadModel
 from marin.steps.mask_pii import MaskPII
 from marin.steps.pick import Pick
 from marin.steps.records import Records
@@ -28,6 +29,7 @@ __all__ = [
     "Files",
     "Filter",
     "Generate",
+    "LoadModel",
     "MaskPII",
     "Pick",
     "Records",

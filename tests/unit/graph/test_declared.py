@@ -21,6 +21,7 @@ GOLDEN = {
     "Files": "2 ea530fc2c245ad7e",
     "Filter": "1 000360dfd969b386",
     "Generate": "1 f9b702b25a11a81b",
+    "LoadModel": "1 a1f800f729673954",
     "MaskPII": "1 d887376938ee9435",
     "Pick": "1 b9007f8739b1ee8c",
     "Records": "1 36f4f44636ecfcf3",
