@@ -46,6 +46,7 @@ from marin.steps import (
     Generate,
     ImportTokens,
     LoadTokenizer,
+    LoadModel,
     MaskPII,
     Pick,
     Records,

@@ -1,23 +1,21 @@
 """The model card of an export: what the model is, in Markdown with the header that Hugging Face reads."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from marin.base.units import format_count
+from marin.model.config import Decoder
 
 
-def model_card(config: Mapping[str, Any], parameters: int, *, dtype: str, license: str | None) -> str:  # Any: JSON
+def model_card(decoder: Decoder, architecture: str, parameters: int, *, dtype: str, license: str | None) -> str:
     """Return README.md: licence, shape, and how to load it; equal models give equal text."""
     header = ["---", "library_name: transformers", "pipeline_tag: text-generation"]
     header += [f"license: {license}"] if license else []
     rows = {
-        "architecture": config["architectures"][0],
+        "architecture": architecture,
         "parameters": f"{parameters:,}",
-        "layers": config["num_hidden_layers"],
-        "width": config["hidden_size"],
-        "heads": f"{config['num_attention_heads']} ({config['num_key_value_heads']} key-value)",
-        "vocabulary": f"{config['vocab_size']:,}",
-        "context": f"{config['max_position_embeddings']:,} tokens",
+        "layers": decoder.layers,
+        "width": decoder.width,
+        "heads": f"{decoder.heads} ({decoder.num_kv_heads} key-value)",
+        "vocabulary": f"{decoder.vocabulary:,}",
+        "context": f"{decoder.context or 0:,} tokens",
         "weights": dtype,
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())

@@ -41,7 +41,9 @@ def write_folder(
     output.write("tokenizer_config.json", pretty(_tokenizer_config(checkpoint)).encode())
     _write_weights(weights, output, shard_bytes)
     parameters = sum(tensor.numel() for tensor in weights.values())
-    output.write("README.md", model_card(checkpoint.config, parameters, dtype=dtype, license=license).encode())
+    architecture = checkpoint.config["architectures"][0]
+    card = model_card(checkpoint.model.config, architecture, parameters, dtype=dtype, license=license)
+    output.write("README.md", card.encode())
 
 
 def _write_weights(weights: Mapping[str, Tensor], output: Output, shard_bytes: int) -> None:

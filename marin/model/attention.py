@@ -1,6 +1,6 @@
 """Causal self-attention with grouped key-value heads and rotary positions.
 
-Parameter names and shapes are Hugging Face's. Positions and masks both come from the caller.
+Parameter names and shapes are Hugging Face's. Positions and masks both come from the caller (`documents.places`).
 Shape letters: B batch, T positions, D width, H query heads, G key-value heads, K head size.
 """
 
@@ -27,6 +27,16 @@ class RMSNorm(nn.Module):
         return self.weight.to(x.dtype) * normal.to(x.dtype)
 
 
+def mixed(query_BHTK: Tensor, key_BGTK: Tensor, value_BGTK: Tensor, mask: Tensor | None, *, grouped: bool) -> Tensor:
+    """Return softmax(query key / sqrt(K)) value, causal without a mask; `grouped`: G is less than H."""
+    if mask is None:
+        return F.scaled_dot_product_attention(query_BHTK, key_BGTK, value_BGTK, is_causal=True, enable_gqa=grouped)
+    if grouped:  # no fused CUDA kernel takes a mask and groups together
+        copies = query_BHTK.shape[1] // key_BGTK.shape[1]
+        key_BGTK, value_BGTK = (x.repeat_interleave(copies, dim=1) for x in (key_BGTK, value_BGTK))
+    return F.scaled_dot_product_attention(query_BHTK, key_BGTK, value_BGTK, attn_mask=mask)
+
+
 class Attention(nn.Module):
     """Causal attention; queries, keys and values are projected apart, as checkpoints store them."""
 
@@ -42,16 +52,17 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(size, config.norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(size, config.norm_eps) if config.qk_norm else None
 
-    def forward(self, x_BTD: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-        """Return the attention's output `[B, T, D]`, each position seeing itself and what is before it."""
+    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the attention's output `[B, T, D]`, each position seeing itself and what is before it.
+
+        `cos`, `sin` from `rope.rotations`; `mask` bool `[B, 1, T, T]`, causal already, instead of all before it.
+        """
         query_BHTK = self._heads(self.q_proj(x_BTD), self.q_norm)
         key_BGTK = self._heads(self.k_proj(x_BTD), self.k_norm)
         value_BGTK = self._heads(self.v_proj(x_BTD), None)
-        query_BHTK = rotate(query_BHTK, cos_TK, sin_TK)
-        key_BGTK = rotate(key_BGTK, cos_TK, sin_TK)
-        mixed_BHTK = F.scaled_dot_product_attention(
-            query_BHTK, key_BGTK, value_BGTK, is_causal=True, enable_gqa=self.grouped
-        )
+        query_BHTK = rotate(query_BHTK, cos, sin)
+        key_BGTK = rotate(key_BGTK, cos, sin)
+        mixed_BHTK = mixed(query_BHTK, key_BGTK, value_BGTK, mask, grouped=self.grouped)
         out: Tensor = self.o_proj(mixed_BHTK.transpose(1, 2).flatten(2))
         return out
 

@@ -20,7 +20,13 @@ _CHUNK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:  # Any: autograd's own
+    def forward(
+        ctx: Any,  # Any: autograd's own
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        targets_N: Tensor,
+        z_loss: float,
+    ) -> Tensor:
         dtype = torch.get_autocast_dtype(hidden_ND.device.type) if _autocast(hidden_ND) else hidden_ND.dtype
         hidden, weight = hidden_ND.to(dtype), weight_VD.to(dtype)
         losses = torch.zeros((), dtype=torch.float32, device=hidden.device)
@@ -30,7 +36,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for chunk in _chunks(hidden, weight):
                 logits = (hidden[chunk] @ weight.T).float()
                 targets = targets_N[chunk]
-                losses += _replace_by_gradient(logits, targets)
+                losses += _replace_by_gradient(logits, targets, z_loss)
                 gradient = logits.to(dtype)
                 torch.mm(gradient, weight, out=grad_hidden[chunk])
                 _add_product(grad_weight, gradient, hidden[chunk])
@@ -38,9 +44,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return losses
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None]:  # Any: autograd's own
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None]:  # Any: autograd's own
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grads[0].to(grad_hidden.dtype), grad_weight * grads[0], None
+        return grad_hidden * grads[0].to(grad_hidden.dtype), grad_weight * grads[0], None, None
 
 
 def _autocast(tensor: Tensor) -> bool:
@@ -53,17 +59,19 @@ def _chunks(hidden_ND: Tensor, weight_VD: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, hidden_ND.shape[0], size)]
 
 
-def _replace_by_gradient(logits_CV: Tensor, targets_C: Tensor) -> Tensor:
-    """Return the summed cross-entropy and turn fp32 logits into its gradient, in place."""
+def _replace_by_gradient(logits_CV: Tensor, targets_C: Tensor, z_loss: float) -> Tensor:
+    """Return the summed cross-entropy and turn fp32 logits into its gradient, that of the z-loss added, in place."""
     counted = targets_C != MASKED
     index = targets_C.where(counted, 0).unsqueeze(1)
     chosen = logits_CV.gather(1, index).squeeze(1)
     peak = logits_CV.amax(dim=1, keepdim=True)
     logits_CV.sub_(peak).exp_()
     total = logits_CV.sum(dim=1, keepdim=True)
-    losses = (total.log() + peak).squeeze(1) - chosen
+    normalisers = total.log() + peak
+    losses = normalisers.squeeze(1) - chosen
     weights = counted.to(logits_CV.dtype).unsqueeze(1)
-    logits_CV.mul_(weights / total)
+    scale = weights * (1 + 2 * z_loss * normalisers) if z_loss else weights
+    logits_CV.mul_(scale / total)
     logits_CV.scatter_add_(1, index, -weights)
     return losses.masked_fill(~counted, 0).sum()
 
@@ -75,13 +83,16 @@ def _add_product(total_VD: Tensor, gradient_CV: Tensor, hidden_CD: Tensor) -> No
         total_VD.add_(gradient_CV.T @ hidden_CD)
 
 
-def linear_cross_entropy(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
+def linear_cross_entropy(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, *, z_loss: float = 0.0) -> Tensor:
     """Return the fp32 sum of -log softmax(hidden @ weight.T)[target] over positions that are not MASKED.
 
     `hidden_ND` fp32 or bf16, `weight_VD` fp32, `targets_N` int64. Under autocast products run in its dtype;
     softmax and sums are fp32. All masked gives an exact 0 with zero gradients.
+
+    `z_loss` adds the gradient of `z_loss * sum(logsumexp(logits)**2)` over the same positions (PaLM, arXiv:2204.02311,
+    section 5), which keeps logits small. The value stays the cross-entropy alone, so that curves compare.
     """
-    loss: Tensor = _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N)  # type: ignore[no-untyped-call]
+    loss: Tensor = _LinearCrossEntropy.apply(hidden_ND, weight_VD, targets_N, z_loss)  # type: ignore[no-untyped-call]
     return loss
 
 

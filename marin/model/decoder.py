@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from marin.model.attention import Attention, RMSNorm
 from marin.model.config import Decoder
 from marin.model.cross_entropy import linear_cross_entropy, token_losses
+from marin.model.documents import Places, places
+from marin.model.gpt2 import Gpt2Body
 from marin.model.rope import rotations
 
 
@@ -40,9 +42,9 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(config.width, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(config.width, config.norm_eps)
 
-    def forward(self, x_BTD: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         """Return the residual stream after this layer."""
-        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_TK, sin_TK)
+        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos, sin, mask)
         out: Tensor = x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
         return out
 
@@ -52,47 +54,85 @@ class Body(nn.Module):
 
     def __init__(self, config: Decoder) -> None:
         super().__init__()
+        self.config = config
         self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
 
+    def forward(self, tokens_BT: Tensor, where: Places) -> Tensor:
+        """Return the normalised hidden states `[B, T, D]`."""
+        x_BTD: Tensor = self.embed_tokens(tokens_BT)
+        cos, sin = rotations(self.config, where.positions)
+        if torch.is_autocast_enabled(tokens_BT.device.type):
+            dtype = torch.get_autocast_dtype(tokens_BT.device.type)
+            x_BTD, cos, sin = x_BTD.to(dtype), cos.to(dtype), sin.to(dtype)
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, cos, sin, where.mask)
+        out: Tensor = self.norm(x_BTD)
+        return out
+
 
 class LanguageModel(nn.Module):
-    """Decoder with its output layer; `marin.model.init` and `marin.model.hub` make one with weights."""
+    """Decoder with its output layer; `marin.model.init` and `marin.model.hub` make one with weights.
+
+    Every method takes `segments` and `positions`, integers `[B, T]`: a token sees its own segment only, and positions
+    start at 0 in each. Without them each row is one document.
+    """
 
     def __init__(self, config: Decoder) -> None:
         super().__init__()
         self.config = config
-        self.model = Body(config)
+        if config.family == "gpt2":
+            self.transformer = Gpt2Body(config)
+        else:
+            self.model = Body(config)
         self.lm_head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
 
     @property
     def output_weight(self) -> Tensor:
         """The matrix `[V, D]` that makes logits: the embedding itself when tied."""
-        return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        if self.lm_head is not None:
+            return self.lm_head.weight
+        return self.transformer.wte.weight if self.config.family == "gpt2" else self.model.embed_tokens.weight
 
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
-        """Return the normalised hidden states `[B, T, D]` for int64 tokens; positions start at 0 in each row."""
-        x_BTD: Tensor = self.model.embed_tokens(tokens_BT)
-        cos_TK, sin_TK = rotations(self.config, tokens_BT.shape[1], tokens_BT.device)
-        if torch.is_autocast_enabled(tokens_BT.device.type):
-            dtype = torch.get_autocast_dtype(tokens_BT.device.type)
-            x_BTD, cos_TK, sin_TK = x_BTD.to(dtype), cos_TK.to(dtype), sin_TK.to(dtype)
-        for layer in self.model.layers:
-            x_BTD = layer(x_BTD, cos_TK, sin_TK)
-        out: Tensor = self.model.norm(x_BTD)
+    def hidden(
+        self, tokens_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
+    ) -> Tensor:
+        """Return the normalised hidden states `[B, T, D]` for int64 tokens."""
+        body = self.transformer if self.config.family == "gpt2" else self.model
+        out: Tensor = body(tokens_BT, places(tokens_BT, segments_BT, positions_BT))
         return out
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
+    def forward(
+        self, tokens_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None
+    ) -> Tensor:
         """Return logits `[B, T, V]` for int64 tokens, whole in memory: for short inputs, not for training."""
-        return F.linear(self.hidden(tokens_BT), self.output_weight)
+        return F.linear(self.hidden(tokens_BT, segments_BT, positions_BT), self.output_weight)
 
-    def loss_sum(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Return the fp32 sum of cross-entropy over targets that are not -100, with gradients."""
-        return linear_cross_entropy(self.hidden(tokens_BT).flatten(0, 1), self.output_weight, targets_BT.flatten())
+    def loss_sum(
+        self,
+        tokens_BT: Tensor,
+        targets_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+        *,
+        z_loss: float = 0.0,
+    ) -> Tensor:
+        """Return the fp32 sum of cross-entropy over targets that are not -100, with gradients.
 
-    def token_losses(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        The gradients are those of the sum plus `z_loss` times the sum of squared log normalisers.
+        """
+        hidden_ND = self.hidden(tokens_BT, segments_BT, positions_BT).flatten(0, 1)
+        return linear_cross_entropy(hidden_ND, self.output_weight, targets_BT.flatten(), z_loss=z_loss)
+
+    def token_losses(
+        self,
+        tokens_BT: Tensor,
+        targets_BT: Tensor,
+        segments_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
+    ) -> Tensor:
         """Return the fp32 cross-entropy of each target `[B, T]`, 0 where it is -100; no gradient."""
         with torch.no_grad():
-            hidden_ND = self.hidden(tokens_BT).flatten(0, 1)
+            hidden_ND = self.hidden(tokens_BT, segments_BT, positions_BT).flatten(0, 1)
             return token_losses(hidden_ND, self.output_weight, targets_BT.flatten()).view_as(targets_BT)

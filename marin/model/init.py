@@ -13,7 +13,7 @@ from torch import Tensor
 from marin.model.config import Decoder
 from marin.model.decoder import LanguageModel
 
-_TO_RESIDUAL = ("o_proj.weight", "down_proj.weight")
+_TO_RESIDUAL = ("o_proj.weight", "down_proj.weight", "c_proj.weight")
 
 
 def generator(seed: int, name: str) -> torch.Generator:

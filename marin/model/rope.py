@@ -26,16 +26,20 @@ def inverse_frequencies(config: Decoder, device: torch.device) -> Tensor:
     return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
 
 
-def rotations(config: Decoder, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return fp32 `(cos_TK, sin_TK)` for positions 0..length-1; the sine's first half is negated for `rotate`."""
-    positions = torch.arange(length, dtype=torch.float32, device=device)
-    angles = torch.outer(positions, inverse_frequencies(config, device))
+def rotations(config: Decoder, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return fp32 `(cos, sin)` for integer positions, `[T]` to `[T, K]` or `[B, T]` to `[B, 1, T, K]`.
+
+    The sine's first half is negated for `rotate`. Angles of equal positions are equal to the bit.
+    """
+    angles = positions.float().unsqueeze(-1) * inverse_frequencies(config, positions.device)
+    if angles.ndim == 3:
+        angles = angles.unsqueeze(1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
-def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """Turn each pair (k, k + K/2) of every head by its position's angle; dtype and shape stay."""
+def rotate(x_BHTK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair (k, k + K/2) of every head by its position's angle (from `rotations`); dtype and shape stay."""
     half = x_BHTK.shape[-1] // 2
     swapped = torch.cat((x_BHTK[..., half:], x_BHTK[..., :half]), dim=-1)
-    return x_BHTK * cos_TK + swapped * sin_TK
+    return x_BHTK * cos + swapped * sin

@@ -14,6 +14,7 @@ from marin.steps.filter import Filter
 from marin.steps.generate import Generate
 from marin.steps.import_tokens import ImportTokens
 from marin.steps.load_tokenizer import LoadTokenizer
+from marin.steps.load_model import LoadModel
 from marin.steps.mask_pii import MaskPII
 from marin.steps.pick import Pick
 from marin.steps.records import Records
@@ -38,6 +39,7 @@ __all__ = [
     "Generate",
     "ImportTokens",
     "LoadTokenizer",
+    "LoadModel",
     "MaskPII",
     "Pick",
     "Records",

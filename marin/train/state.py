@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
-from marin.base.config import placement_fields
+from marin.base.config import ElideIf, placement_fields
 from marin.base.errors import CheckpointError
 from marin.base.json import Json
 from marin.model.decoder import LanguageModel
@@ -88,8 +89,22 @@ class TrainingState:
 
 
 def science(config: TrainConfig) -> dict[str, Json]:
-    """Return the configuration without what merely says where and how fast."""
-    kept: dict[str, Json] = config.model_dump(mode="json", exclude=set(placement_fields(TrainConfig)))
+    """Return the configuration without what merely says where and how fast.
+
+    A field that is marked `ElideIf` is left out as it is of recipes, so that a configuration can grow.
+    """
+    return _counted(config, config.model_dump(mode="json"))
+
+
+def _counted(config: BaseModel, dumped: Mapping[str, Any]) -> dict[str, Json]:  # Any: JSON
+    kept: dict[str, Json] = {}
+    placed = placement_fields(type(config))
+    for name, field in type(config).__pydantic_fields__.items():
+        value = getattr(config, name)
+        literals = [mark.literal for mark in field.metadata if isinstance(mark, ElideIf)]
+        if name in placed or any(value == literal and type(value) is type(literal) for literal in literals):
+            continue
+        kept[name] = _counted(value, dumped[name]) if isinstance(value, BaseModel) else dumped[name]
     return kept
 
 

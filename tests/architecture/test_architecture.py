@@ -52,6 +52,7 @@ LAZY_DOORS = {
     "graph/artifact.py",  # Table needs pyarrow when it is read
     "export/parity.py",  # transformers is optional
     "data/sentencepiece_model.py",  # sentencepiece is an extra
+    "export/peer.py",  # transformers is optional
     "data/fasttext_model.py",  # fasttext is optional
     "run/api.py",  # the backend that a run asks for
     "run/submit.py",  # Ray's job server

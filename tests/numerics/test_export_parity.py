@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
 from marin import Decoder, fs
-from marin.export import hugging_face, parity
+from marin.export import hugging_face, parity, peer
 from marin.export.hugging_face import export_checkpoint
 from marin.export.parity import ExportError
 from marin.graph.files import Contents
@@ -24,6 +24,8 @@ SHAPES = {
     "qk-norm": Decoder(
         layers=2, width=32, heads=4, kv_heads=1, head_width=16, vocab_size=300, context=32, qk_norm=True
     ),
+    "gpt2": Decoder(family="gpt2", layers=2, width=32, heads=4, vocab_size=300, context=64),
+    "gpt2, untied": Decoder(family="gpt2", layers=2, width=32, heads=4, vocab_size=300, context=64, tied=False),
 }
 QWEN2 = Decoder(layers=2, width=32, heads=4, vocab_size=300, context=32, qkv_bias=True)
 TEXTS = ["def f(x):\n    return x\n", "naïve 東京 👩‍🚀", "  two  spaces\n\n\ttab"]
@@ -94,7 +96,7 @@ def test_export_in_shards_has_a_right_index(tmp_path: Path):
 @pytest.mark.parametrize("reader", ["transformers", "own"])
 def test_export_that_computes_something_else_fails(tmp_path: Path, reader: str, monkeypatch: pytest.MonkeyPatch):
     if reader == "own":
-        monkeypatch.setattr(parity.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(peer.importlib.util, "find_spec", lambda name: None)
     contents = checkpoint(tmp_path / "checkpoint", SHAPES["tied"])
     ours = hugging_face.load_checkpoint(contents)
     output = fs.FolderOutput(str(tmp_path / "export"))

@@ -1,4 +1,4 @@
-"""The decoder against transformers' Llama, Qwen2 and Qwen3: same weights, same logits, same gradients, in fp32."""
+"""The decoder against transformers' Llama, Qwen2, Qwen3 and GPT-2: equal weights give equal logits and gradients."""
 
 import pytest
 import torch
@@ -18,7 +18,11 @@ DECODERS = {
     "llama-untied": BASE.model_copy(update={"tied": False, "kv_heads": 4}),
     "llama3-rope": BASE.model_copy(update={"rope_scaling": LONG, "rope_theta": 500_000.0}),
     "qwen2": BASE.model_copy(update={"qkv_bias": True}),
+    "qwen2-untied": BASE.model_copy(update={"qkv_bias": True, "tied": False}),
     "qwen3": BASE.model_copy(update={"qk_norm": True, "head_width": 16}),
+    "qwen3-untied": BASE.model_copy(update={"qk_norm": True, "kv_heads": 1, "tied": False}),
+    "gpt2": Decoder(family="gpt2", layers=2, width=32, heads=4, vocab_size=97, context=64),
+    "gpt2-untied": Decoder(family="gpt2", layers=2, width=32, heads=4, vocab_size=97, context=64, tied=False),
 }
 
 

@@ -26,6 +26,14 @@ GOLDEN = {
     "Generate": "1 46b2bb6942701f8f",
     "ImportTokens": "1 2e1f0e7a9afa1ff3",
     "LoadTokenizer": "1 085a75c8772ac928",
+    "Decontaminate": "1 a3452fab3f4f2beb",
+    "Deduplicate": "1 a7274f5a8ab056cd",
+    "Evaluate": "1 89545abfb8b3d300",
+    "Export": "1 e31c7cfaf089e692",
+    "Files": "2 ea530fc2c245ad7e",
+    "Filter": "1 000360dfd969b386",
+    "Generate": "1 f9b702b25a11a81b",
+    "LoadModel": "1 a1f800f729673954",
     "MaskPII": "1 d887376938ee9435",
     "Pick": "1 b9007f8739b1ee8c",
     "Records": "1 36f4f44636ecfcf3",
@@ -33,6 +41,8 @@ GOLDEN = {
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "2 cc0d7e6ae00c5765",
     "Train": "1 bec466a01134342c",
+    "Tokenize": "1 6c7961b2c0b0ab4c",
+    "Train": "1 183bc4a5400e28b1",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.

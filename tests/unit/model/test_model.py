@@ -7,7 +7,9 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from marin.base.errors import ConfigurationError, DataError
 from marin.model.config import Decoder
@@ -41,6 +43,14 @@ def made(config: Decoder, seed: int = 0) -> LanguageModel:
         ({"qk_norm": True, "qkv_bias": True}, "qkv_bias"),
         ({"layers": 0}, "layers"),
         ({"init_std": 0.0}, "init_std"),
+        ({"norm_eps": float("nan")}, "norm_eps"),
+        ({"rope_theta": float("inf")}, "rope_theta"),
+        ({"family": "gpt2", "kv_heads": 2}, "kv_heads"),
+        ({"family": "gpt2", "head_width": 16}, "head_width"),
+        ({"family": "gpt2", "qk_norm": True}, "qk_norm"),
+        ({"family": "gpt2", "qkv_bias": True}, "qkv_bias"),
+        ({"family": "gpt2", "rope_theta": 5e5}, "rope_theta"),
+        ({"family": "gpt2", "heads": 3}, "heads"),
     ],
 )
 def test_decoder_with_impossible_shapes_is_refused(options: dict[str, object], field: str) -> None:
@@ -112,6 +122,51 @@ def test_linear_cross_entropy_for_any_shape_equals_the_plain_formula(
     assert torch.allclose(loss, expected, rtol=1e-5, atol=1e-5)
     for ours, theirs in zip(got, wanted, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("z_loss", [1e-4, 0.1])
+def test_linear_cross_entropy_with_z_loss_has_its_gradient_and_shows_the_cross_entropy(z_loss: float) -> None:
+    noise = torch.Generator().manual_seed(0)
+    hidden = torch.randn(200, 8, generator=noise, requires_grad=True)
+    weight = torch.randn(30_000, 8, generator=noise, requires_grad=True)
+    targets = torch.randint(0, 30_000, (200,), generator=noise)
+    targets[50:90] = -100
+    loss = linear_cross_entropy(hidden, weight, targets, z_loss=z_loss)
+    got = torch.autograd.grad(loss, (hidden, weight))
+    logits = hidden @ weight.T
+    plain = F.cross_entropy(logits, targets, reduction="sum")
+    squares = (logits.logsumexp(dim=1)[targets != -100] ** 2).sum()
+    wanted = torch.autograd.grad(plain + z_loss * squares, (hidden, weight))
+    assert torch.allclose(loss, plain, rtol=1e-5)
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the most elements that any operation put out."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, Tensor):
+                self.most = max(self.most, tensor.numel())
+        return out
+
+
+def test_logits_of_a_large_vocabulary_never_stand_in_memory_whole() -> None:
+    num_positions, vocabulary = 1024, 40_000
+    hidden = torch.randn(num_positions, 4, requires_grad=True)
+    weight = torch.randn(vocabulary, 4, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (num_positions,))
+    with LargestTensor() as seen:
+        linear_cross_entropy(hidden, weight, targets, z_loss=1e-4).backward()
+        token_losses(hidden, weight, targets)
+    assert seen.most <= max(64 * vocabulary, 1 << 20)  # of 41 million
+    with LargestTensor() as whole:
+        hidden @ weight.T
+    assert whole.most == num_positions * vocabulary
 
 
 def test_linear_cross_entropy_with_all_masked_is_an_exact_zero() -> None:
@@ -189,7 +244,19 @@ def test_weights_of_another_model_are_refused_with_names_and_shapes() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"model_type": "gpt2"}, {"hidden_act": "gelu"}, {"attention_bias": True}, {"use_sliding_window": True}]
+    "change",
+    [
+        {"model_type": "mamba"},
+        {"hidden_act": "gelu"},
+        {"attention_bias": True},
+        {"use_sliding_window": True},
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        {"partial_rotary_factor": 0.5},
+        {"quantization_config": {"bits": 4}},
+        {"model_type": "gpt2", "activation_function": "relu"},
+        {"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True},
+    ],
 )
 def test_hugging_face_config_of_an_unknown_kind_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(DataError, match="the decoder does not have"):

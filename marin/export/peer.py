@@ -1,0 +1,16 @@
+"""transformers, where it is installed: the library beside which exports are checked and by which GGUF files are read.
+
+It is optional, and slow to import, so this is a lazy door (docs/contributing/decisions/0001).
+"""
+
+import importlib.util
+from collections.abc import Sequence
+
+from marin.base.lazy import LazyModule
+
+transformers = LazyModule("transformers")
+
+
+def absent(packages: Sequence[str]) -> list[str]:
+    """Return those of these packages that are not installed; imports none of them."""
+    return [name for name in packages if importlib.util.find_spec(name) is None]
