@@ -13,8 +13,8 @@ from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
 from marin.steps.import_tokens import ImportTokens
-from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.load_model import LoadModel
+from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.pick import Pick
 from marin.steps.records import Records
@@ -38,8 +38,8 @@ __all__ = [
     "Filter",
     "Generate",
     "ImportTokens",
-    "LoadTokenizer",
     "LoadModel",
+    "LoadTokenizer",
     "MaskPII",
     "Pick",
     "Records",
