@@ -42,6 +42,7 @@ from marin.steps import (
     Filter,
     Generate,
     MaskPII,
+    Parquet,
     Pick,
     Records,
     Shuffle,

@@ -36,6 +36,15 @@ def read_whole(file: FileRef, *, max_bytes: int, max_ratio: float = MAX_RATIO) -
     return b"".join(chunks)
 
 
+def read_stored(file: FileRef) -> bytes:
+    """Return the stored bytes of a file; InputError when it is unreadable or changed since it was pinned."""
+    with opened(file) as stream:
+        raw = Verified(file, stream)
+        data = b"".join(raw.chunks())
+        raw.finish()
+    return data
+
+
 def read_chunks(file: FileRef, *, max_ratio: float = MAX_RATIO, max_bytes: int | None = None) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file in pieces of about 1 MiB, to the end.
 

@@ -10,6 +10,7 @@ from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
 from marin.steps.mask_pii import MaskPII
+from marin.steps.parquet import Parquet
 from marin.steps.pick import Pick
 from marin.steps.records import Records
 from marin.steps.shuffle import Shuffle
@@ -29,6 +30,7 @@ __all__ = [
     "Filter",
     "Generate",
     "MaskPII",
+    "Parquet",
     "Pick",
     "Records",
     "Shuffle",
