@@ -6,7 +6,7 @@ surveyed before (marin/data/survey.py), and each block is compared with the surv
 known here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -22,6 +22,16 @@ CHUNK_BYTES = 2**20
 
 MAX_RATIO = 250.0
 """Plain bytes for each stored one; text of any kind stays below 100."""
+
+
+def chosen(files: Sequence[FileRef], match: str) -> list[FileRef]:
+    """Return the files of a folder whose paths match a pattern; InputError when none does."""
+    matches = fs.matcher(match)
+    found = [file for file in files if matches(file.path)]
+    if not found:
+        has = ", ".join(f"`{file.path}`" for file in files[:10]) or "no files"
+        raise InputError(f"no file matches {match!r}; the folder has {has}", where=match, hint="change `match`")
+    return found
 
 
 def read_whole(file: FileRef, *, max_bytes: int, max_ratio: float = MAX_RATIO) -> bytes:

@@ -4,6 +4,7 @@ from marin.steps.annotate import Annotate
 from marin.steps.compression_baseline import CompressionBaseline
 from marin.steps.decontaminate import Decontaminate
 from marin.steps.deduplicate import Deduplicate
+from marin.steps.download import Download
 from marin.steps.evaluate import Evaluate
 from marin.steps.export import Export
 from marin.steps.files import Files
@@ -24,6 +25,7 @@ __all__ = [
     "CompressionBaseline",
     "Decontaminate",
     "Deduplicate",
+    "Download",
     "Evaluate",
     "Export",
     "Files",

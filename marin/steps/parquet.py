@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from marin.base.config import Placement, Several
-from marin.graph.artifact import Documents
+from marin.base.config import ElideIf, Placement, Several
+from marin.graph.artifact import Documents, Folder
 from marin.graph.context import Context
 from marin.graph.step import Step
+from marin.steps.origin import check_origin
 
 
 class Parquet(Step[Documents]):
@@ -15,8 +16,12 @@ class Parquet(Step[Documents]):
 
     version = 1
 
-    url: Placement[str]
+    url: Placement[str | None] = None
     """Pattern such as `s3://lab/corpus/**/*.parquet`; only paths relative to its literal folder count."""
+    folder: Annotated[Step[Folder] | None, ElideIf(None)] = None
+    """In place of `url`: a folder that a step makes, such as `Download`."""
+    match: Annotated[str, ElideIf("**")] = "**"
+    """Which of the folder's files, as a pattern: `*` within a folder, `**` across."""
     exclude: Placement[Several[str]] = ()
     """Patterns relative to that folder."""
     text: str
@@ -36,16 +41,21 @@ class Parquet(Step[Documents]):
     shard_bytes: int = Field(default=64_000_000, ge=1)
     """Mean size of the groups that small files are gathered into; large ones are cut between row groups so."""
 
+    def model_post_init(self, context: object, /) -> None:
+        """Check that there is one origin."""
+        check_origin(self, self.url, self.folder, self.match, self.exclude)
+
     def inputs(self) -> tuple[str, ...]:
         """The pattern, and the exclusions marked with `!`."""
-        return (self.url, *(f"!{pattern}" for pattern in self.exclude))
+        return () if self.url is None else (self.url, *(f"!{pattern}" for pattern in self.exclude))
 
     def run(self, ctx: Context) -> Documents:
         """Read, check and regroup the rows."""
-        from marin.data import ingest, parquet_shards
+        from marin.data import ingest, parquet_shards, sources
 
+        files = ctx.inputs if self.folder is None else sources.chosen(ctx.load(self.folder).files, self.match)
         shards = parquet_shards.ingest_parquet(
-            ctx.inputs,
+            files,
             ctx.map,
             shard_bytes=self.shard_bytes,
             text=self.text,
