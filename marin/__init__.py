@@ -9,6 +9,7 @@ from marin.base.errors import MarinError
 from marin.data.conditions import AtLeast, AtMost, gopher_rules
 from marin.data.duplicate_rules import Exact, MinHash
 from marin.data.patterns import EMAIL, IPV4, PHONE, Pattern
+from marin.data.remote_files import RemoteFile
 from marin.data.scorers import C4, FastText, Gopher, Repetition, Scripts
 from marin.graph.artifact import (
     Annotations,
@@ -38,6 +39,7 @@ from marin.steps import (
     Conversations,
     Decontaminate,
     Deduplicate,
+    Download,
     Evaluate,
     Export,
     ExportTokens,
@@ -48,6 +50,7 @@ from marin.steps import (
     LoadModel,
     LoadTokenizer,
     MaskPII,
+    Parquet,
     Pick,
     Records,
     Shuffle,

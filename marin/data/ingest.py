@@ -183,7 +183,7 @@ def write_accepted(output: Output, items: Iterable[Batch | Problem], on_error: O
             if on_error == "quarantine":
                 quarantine = quarantine or stack.enter_context(output.open(QUARANTINE))
                 quarantine.write(_quarantine_line(item))
-            result.drop(item.reason)
+            result.dropped[item.reason] += item.documents
 
 
 def _kept(batch: Batch, result: Counts) -> Batch:
@@ -202,21 +202,23 @@ def _kept(batch: Batch, result: Counts) -> Batch:
 
 
 def _error(problem: Problem) -> DataError:
-    line = f", line {problem.line}" if problem.line else ""
+    at = f", {problem.unit} {problem.line}" if problem.line else ""
+    offset = f", byte offset {problem.offset}" if problem.unit == "line" else ""
     skip = 'on_error="skip" drops and counts such documents'
     return DataError(
-        f"`{problem.path}`{line}: {problem.detail} ({problem.reason})",
-        where=f"{problem.path}, byte offset {problem.offset}",
+        f"`{problem.path}`{at}: {problem.detail} ({problem.reason})",
+        where=f"{problem.path}{offset}",
         hint=f"{problem.hint} {skip}".strip(),
     )
 
 
 def _quarantine_line(problem: Problem) -> bytes:
+    place = {"line": problem.line, "offset": problem.offset} if problem.unit == "line" else {"row": problem.line}
     return orjson.dumps(
         {
             "path": problem.path,
-            "line": problem.line,
-            "offset": problem.offset,
+            **place,
+            **({"documents": problem.documents} if problem.documents != 1 else {}),
             "reason": problem.reason,
             "detail": problem.detail,
             "data": problem.data[:QUARANTINED_BYTES].decode("utf-8", "backslashreplace"),

@@ -10,7 +10,7 @@ policy: it yields problems, and the caller decides.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -43,10 +43,13 @@ class Problem(NamedTuple):
     detail: str
     path: str
     line: int
-    """From 1; 0 for a whole file."""
+    """From 1; 0 for a whole file. In Parquet the row, from 1."""
     offset: int
     data: bytes
     hint: str = ""
+    unit: Literal["line", "row"] = "line"
+    documents: int = 1
+    """How many documents it costs; of a file that cannot be opened nobody knows, and it counts as one."""
 
 
 class _Line(NamedTuple):

@@ -6,7 +6,7 @@ surveyed before (marin/data/survey.py), and each block is compared with the surv
 known here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -24,6 +24,16 @@ MAX_RATIO = 250.0
 """Plain bytes for each stored one; text of any kind stays below 100."""
 
 
+def chosen(files: Sequence[FileRef], match: str) -> list[FileRef]:
+    """Return the files of a folder whose paths match a pattern; InputError when none does."""
+    matches = fs.matcher(match)
+    found = [file for file in files if matches(file.path)]
+    if not found:
+        has = ", ".join(f"`{file.path}`" for file in files[:10]) or "no files"
+        raise InputError(f"no file matches {match!r}; the folder has {has}", where=match, hint="change `match`")
+    return found
+
+
 def read_whole(file: FileRef, *, max_bytes: int, max_ratio: float = MAX_RATIO) -> bytes:
     """Return all decompressed bytes of a file; Damaged with reason `too_long` beyond `max_bytes`.
 
@@ -34,6 +44,15 @@ def read_whole(file: FileRef, *, max_bytes: int, max_ratio: float = MAX_RATIO) -
         chunks.append(chunk)
         size += len(chunk)
     return b"".join(chunks)
+
+
+def read_stored(file: FileRef) -> bytes:
+    """Return the stored bytes of a file; InputError when it is unreadable or changed since it was pinned."""
+    with opened(file) as stream:
+        raw = Verified(file, stream)
+        data = b"".join(raw.chunks())
+        raw.finish()
+    return data
 
 
 def read_chunks(file: FileRef, *, max_ratio: float = MAX_RATIO, max_bytes: int | None = None) -> Iterator[bytes]:

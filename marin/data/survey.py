@@ -26,14 +26,19 @@ _RECORD = struct.Struct("<32sQ")
 def survey_shard(shard: Shard, output: Output) -> Json:
     """Write the digests of the blocks of the shard's one file; InputError when it is not what was pinned."""
     (file,) = shard.files
+    output.write(BLOCKS, survey(file))
+    return {"bytes": file.size}
+
+
+def survey(file: FileRef) -> bytes:
+    """Return the records of a file's blocks, of one pass over it; InputError when it is not what was pinned."""
     table = bytearray()
     with opened(file) as stream:
         raw = Verified(file, stream)
         for block in raw.chunks(BLOCK_BYTES):
             table += _RECORD.pack(blake3(block).digest(), block.count(b"\n"))
         raw.finish()
-    output.write(BLOCKS, bytes(table))
-    return {"bytes": file.size}
+    return bytes(table)
 
 
 class Surveyed(io.RawIOBase):

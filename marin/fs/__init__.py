@@ -2,7 +2,7 @@
 
 from marin.fs.bulk import ask_each, decode_many, exists_many, list_folders, read_many
 from marin.fs.faults import NotFound, Unavailable
-from marin.fs.listing import glob, list_files, list_folder
+from marin.fs.listing import glob, list_files, list_folder, matcher
 from marin.fs.location import is_local, join, local_path, normalise
 from marin.fs.output import FolderOutput
 from marin.fs.patience import be_patient
@@ -43,6 +43,7 @@ __all__ = [
     "list_folder",
     "list_folders",
     "local_path",
+    "matcher",
     "normalise",
     "open_file",
     "open_read",

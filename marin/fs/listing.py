@@ -129,11 +129,11 @@ def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]
     if literal is None:
         if single := entry_of(pattern):
             return pattern.rpartition("/")[0] or "/", [single]
-        root, wanted = pattern, _matcher("**")
+        root, wanted = pattern, matcher("**")
     else:
-        root, wanted = "/".join(parts[:literal]) or "/", _matcher("/".join(parts[literal:]))
-    left_out = [_matcher(each) for each in exclude]
-    folders = [_matcher(each.removesuffix("/**")) for each in exclude if each.endswith("/**")]
+        root, wanted = "/".join(parts[:literal]) or "/", matcher("/".join(parts[literal:]))
+    left_out = [matcher(each) for each in exclude]
+    folders = [matcher(each.removesuffix("/**")) for each in exclude if each.endswith("/**")]
     return root, _listed(
         root,
         lambda path: wanted(path) and not any(each(path) for each in left_out),
@@ -166,8 +166,8 @@ def _local_file(name: str, url: str) -> Entry | None:
     return None if stat.S_ISDIR(status.st_mode) else _local_entry(name, url, status)
 
 
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return whether a relative path matches a relative pattern, part by part."""
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Return whether a relative path matches a relative pattern, part by part: `*` within a folder, `**` across."""
     parts = [None if part == "**" else re.compile(fnmatch.translate(part)) for part in pattern.split("/")]
     return lambda path: _matches(path.split("/"), parts)
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from marin.base.json import Json, pretty
 from marin.base.lazy import LazyModule
-from marin.graph.files import Contents, FileRef, Output, Shard
+from marin.graph.files import Contents, FileRef, Output, Shard, find_file
 
 pyarrow = LazyModule("pyarrow")
 parquet = LazyModule("pyarrow.parquet")
@@ -80,12 +80,22 @@ class Value(Artifact, Generic[T]):
 
 
 class Folder(Artifact):
-    """Any files, as the step wrote them."""
+    """Any files, as the step wrote them; those of its shards are files of the folder as well."""
 
     @classmethod
-    def write(cls, output: Output) -> Self:
-        """Return the folder of all that has been written to `output`."""
-        return cls(output.contents())
+    def write(cls, output: Output, *, shards: Sequence[Shard] = (), meta: Json = None) -> Self:
+        """Return the folder of all that has been written to `output` and in `shards`."""
+        return cls(output.contents(shards=shards, meta=meta))
+
+    @property
+    def files(self) -> tuple[FileRef, ...]:
+        """All files, sorted by path."""
+        below = (file for shard in self.shards for file in shard.files)
+        return tuple(sorted((*self.contents.files, *below), key=lambda file: file.path))
+
+    def file(self, path: str) -> FileRef:
+        """Return the file called `path`; KeyError names what there is."""
+        return find_file(self.files, path)
 
     def read(self, path: str) -> bytes:
         """Return the bytes of one file."""

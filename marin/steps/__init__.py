@@ -6,6 +6,7 @@ from marin.steps.compression_baseline import CompressionBaseline
 from marin.steps.conversations import Conversations
 from marin.steps.decontaminate import Decontaminate
 from marin.steps.deduplicate import Deduplicate
+from marin.steps.download import Download
 from marin.steps.evaluate import Evaluate
 from marin.steps.export import Export
 from marin.steps.export_tokens import ExportTokens
@@ -16,6 +17,7 @@ from marin.steps.import_tokens import ImportTokens
 from marin.steps.load_model import LoadModel
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
+from marin.steps.parquet import Parquet
 from marin.steps.pick import Pick
 from marin.steps.records import Records
 from marin.steps.shuffle import Shuffle
@@ -31,6 +33,7 @@ __all__ = [
     "Conversations",
     "Decontaminate",
     "Deduplicate",
+    "Download",
     "Evaluate",
     "Export",
     "ExportTokens",
@@ -41,6 +44,7 @@ __all__ = [
     "LoadModel",
     "LoadTokenizer",
     "MaskPII",
+    "Parquet",
     "Pick",
     "Records",
     "Shuffle",

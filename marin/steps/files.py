@@ -6,9 +6,10 @@ from pydantic import Field
 
 from marin.base.config import ElideIf, Placement, Several
 from marin.base.errors import ConfigurationError
-from marin.graph.artifact import Documents
+from marin.graph.artifact import Documents, Folder
 from marin.graph.context import Context
 from marin.graph.step import Step
+from marin.steps.origin import check_origin
 
 
 class Files(Step[Documents]):
@@ -19,8 +20,12 @@ class Files(Step[Documents]):
 
     version = 2
 
-    url: Placement[str]
+    url: Placement[str | None] = None
     """Pattern such as `s3://lab/corpus/**/*.jsonl.zst`; only paths relative to its literal folder count."""
+    folder: Annotated[Step[Folder] | None, ElideIf(None)] = None
+    """In place of `url`: a folder that a step makes, such as `Download`."""
+    match: Annotated[str, ElideIf("**")] = "**"
+    """Which of the folder's files, as a pattern: `*` within a folder, `**` across."""
     exclude: Placement[Several[str]] = ()
     """Patterns relative to that folder, such as `site-packages/**`."""
     text: str | None = None
@@ -41,7 +46,8 @@ class Files(Step[Documents]):
     """Mean size of the groups that small files are gathered into, and of the pieces that large ones are cut into."""
 
     def model_post_init(self, context: object, /) -> None:
-        """Check that an id can be found."""
+        """Check that there is one origin, and that an id can be found."""
+        check_origin(self, self.url, self.folder, self.match, self.exclude)
         if self.id is not None and self.text is None:
             raise ConfigurationError(
                 "Files got a field for the id and none for the text",
@@ -51,14 +57,15 @@ class Files(Step[Documents]):
 
     def inputs(self) -> tuple[str, ...]:
         """The pattern, and the exclusions marked with `!`."""
-        return (self.url, *(f"!{pattern}" for pattern in self.exclude))
+        return () if self.url is None else (self.url, *(f"!{pattern}" for pattern in self.exclude))
 
     def run(self, ctx: Context) -> Documents:
         """Read, check and regroup the files."""
-        from marin.data import ingest
+        from marin.data import ingest, sources
 
+        files = ctx.inputs if self.folder is None else sources.chosen(ctx.load(self.folder).files, self.match)
         shards = ingest.ingest_files(
-            ctx.inputs,
+            files,
             ctx.map,
             shard_bytes=self.shard_bytes,
             text=self.text,
