@@ -20,7 +20,7 @@ GOLDEN = {
     "Export": "1 6bc91ccda37fed4a",
     "Files": "2 ea530fc2c245ad7e",
     "Filter": "1 000360dfd969b386",
-    "Generate": "1 934b0400bbcbe980",
+    "Generate": "2 9b357598bd1f3222",
     "LoadModel": "1 a1f800f729673954",
     "MaskPII": "1 d887376938ee9435",
     "Pick": "1 b9007f8739b1ee8c",
