@@ -1,5 +1,7 @@
 """A checkpoint artifact as a model and its tokenizer, in memory, ready to score and to continue text."""
 
+import functools
+import itertools
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -7,9 +9,10 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from marin import fs
 from marin.base.errors import DataError
 from marin.data.tokenizer import load_tokenizer
-from marin.graph.files import Contents
+from marin.graph.files import Contents, FileRef
 from marin.model.decoder import LanguageModel
 from marin.model.hub import from_hugging_face_config, load_model
 from marin.model.weights import read_tensors
@@ -35,6 +38,31 @@ class LoadedCheckpoint:
         """Where the weights are."""
         return self.model.output_weight.device
 
+    @property
+    def start_ids(self) -> tuple[int, ...]:
+        """What a text follows: what the tokenizer itself puts first, else `bos_token_id`, else the end-of-text token.
+
+        Models of `Train` have no `bos_token_id`: each of their documents followed the end-of-text token.
+        """
+        encoding = self.tokenizer.encode("a")
+        added = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+        leading = tuple(token for token, _ in itertools.takewhile(lambda pair: pair[1], added))
+        begins = self.config.get("bos_token_id")
+        first = begins if isinstance(begins, int) else self.eos_id
+        return leading or (first,)
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end a text: all of `eos_token_id`."""
+        ends = self.config.get("eos_token_id")
+        return frozenset(ends) if isinstance(ends, list) else frozenset((self.eos_id,))
+
+    @property
+    def conditioning(self) -> str:
+        """What a text follows, in words, for the scores."""
+        names = " ".join(repr(self.tokenizer.id_to_token(token)) for token in self.start_ids)
+        return f"each text follows {names} once; no token is added after it"
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; control strings in it are text, and nothing is added."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -48,7 +76,8 @@ def load_checkpoint(contents: Contents) -> LoadedCheckpoint:
     tokenizer_json = contents.reader.read(contents.file(TOKENIZER))
     tokenizer = load_tokenizer(tokenizer_json)
     tokenizer.encode_special_tokens = True
-    eos_id = config.get("eos_token_id")
+    ends = config.get("eos_token_id")
+    eos_id = ends[0] if isinstance(ends, list) and ends else ends
     if not isinstance(eos_id, int):
         raise DataError(
             "the checkpoint names no end-of-text token",
@@ -59,3 +88,22 @@ def load_checkpoint(contents: Contents) -> LoadedCheckpoint:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_model(decoder, tensors, device)
     return LoadedCheckpoint(model, config, tokenizer, tokenizer_json, eos_id, decoder.context or 2048)
+
+
+@functools.lru_cache(maxsize=1)
+def opened_checkpoint(weights: FileRef, config: FileRef, tokenizer: FileRef) -> LoadedCheckpoint:
+    """Return the checkpoint of these files; the last one stays in this process, for the next shard."""
+    return load_checkpoint(Contents(fs.FileReader(), (weights, config, tokenizer)))
+
+
+def checkpoint_files(contents: Contents) -> dict[str, FileRef]:
+    """Return what `opened_checkpoint` takes, by name: small values that can be sent to a map.
+
+    Lets go of the checkpoint that this process has open, so that a step reads, and checks, its files itself.
+    """
+    opened_checkpoint.cache_clear()
+    return {
+        "weights": contents.file(WEIGHTS),
+        "config": contents.file(CONFIG),
+        "tokenizer": contents.file(TOKENIZER),
+    }

@@ -1,30 +1,39 @@
 """Loss, perplexity and bits per byte of a model on documents.
 
-Bits per byte counts the bytes of the original text, so that tokenizers compare. Each document follows the
-end-of-text token, as in training; the document's own tokens are scored, each once, and no end-of-text token is.
-Sums are fp64 over fp32 losses, so that the batch size changes no score beyond rounding.
+Bits per byte counts the bytes of the original text, so that tokenizers compare. Each document follows one token, the
+one that documents followed in training; the document's own tokens are scored, each once, and no end-of-text token is.
+Sums are fp64 over fp32 losses, so that the batch size changes no score beyond rounding. Documents are scored in ranges
+that depend on the documents alone, so that how many workers there are changes nothing at all.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from pyarrow import parquet
 
+from marin import fs
 from marin.base.errors import DataError
 from marin.base.json import Json
-from marin.data.documents import iter_texts
-from marin.evaluate.checkpoint import LoadedCheckpoint, load_checkpoint
+from marin.evaluate.checkpoint import LoadedCheckpoint, opened_checkpoint
+from marin.evaluate.ranges import document_ranges, read_range
 from marin.evaluate.windows import Window, windows
-from marin.graph.files import Contents, Shard
-
-Progress = Callable[[float, float, str], None]
+from marin.graph.files import FileRef, Output, Shard
 
 _UNSCORED = -100
 _RESAMPLES = 1000
+_DRAWN_AT_ONCE = 1 << 22  # documents: 32 MB
+
+DOCUMENTS = "documents.parquet"
+RANGE_DOCUMENTS, RANGE_BYTES = 1024, 2**19
+"""A range that is scored on its own ends with so many documents or so much text, whichever comes first."""
+NUM_SOURCES = 256
+"""Sources with scores of their own in the record, those with the most bytes; the table has every document."""
 
 
 class ScoreSet(NamedTuple):
@@ -43,27 +52,60 @@ class DocumentLosses:
     bytes: NDArray[np.int64]
 
 
-def evaluate_checkpoint(
-    contents: Contents,
-    shards: Sequence[Shard],
+def plan_documents(shards: Sequence[Shard]) -> list[Shard]:
+    """Return the documents in ranges, each of which `score_shard` scores on its own."""
+    return document_ranges(shards, num_documents=RANGE_DOCUMENTS, num_bytes=RANGE_BYTES)
+
+
+def score_shard(
+    shard: Shard,
+    output: Output,
     *,
     stride: int | None,
     batch_tokens: int,
-    progress: Progress,
-) -> ScoreSet:
-    """Return the scores of a checkpoint on documents; DataError when there is no text."""
-    checkpoint = load_checkpoint(contents)
+    weights: FileRef,
+    config: FileRef,
+    tokenizer: FileRef,
+) -> Json:
+    """Write what each document of a range costs; returns how it was scored."""
+    checkpoint = opened_checkpoint(weights, config, tokenizer)
     stride = stride or max(1, checkpoint.context // 2)
-    losses = score_documents(
-        checkpoint, list(iter_texts(shards)), stride=stride, batch_tokens=batch_tokens, progress=progress
-    )
-    details: Mapping[str, Json] = {
+    documents = read_range(shard)
+    texts = [document.text for document in documents]
+    losses = score_documents(checkpoint, texts, stride=stride, batch_tokens=batch_tokens)
+    names = {name: pa.array([getattr(document, name) for document in documents]) for name in ("id", "source")}
+    numbers = {name: pa.array(getattr(losses, name)) for name in ("nats", "tokens", "bytes")}
+    with output.open(DOCUMENTS) as file:
+        parquet.write_table(pa.table({**names, **numbers}), file, compression="zstd")
+    start = checkpoint.start_ids[-1]
+    name = "the end-of-text token" if start == checkpoint.eos_id else repr(checkpoint.tokenizer.id_to_token(start))
+    return {
         "context": checkpoint.context,
         "stride": stride,
-        "conditioning": "each document follows the end-of-text token; no end-of-text token is scored",
+        "conditioning": f"each document follows {name}; no end-of-text token is scored",
     }
+
+
+def collect(output: Output, shards: Sequence[Shard]) -> ScoreSet:
+    """Return the scores of all ranges together, and write `documents.parquet`; DataError without any text.
+
+    The table says what each document costs, so that two models are compared document by document.
+    """
+    if not shards:
+        raise _no_text()
+    table = pa.concat_tables([_read(shard) for shard in shards])
+    losses = DocumentLosses(*(table.column(name).to_numpy() for name in ("nats", "tokens", "bytes")))
     scores = summarise(losses)
-    return ScoreSet(scores.metrics, {**scores.details, **details})
+    sources = by_source(losses, table.column("source").to_pylist())
+    with output.open(DOCUMENTS) as file:
+        parquet.write_table(table, file, compression="zstd")
+    how: Any = shards[0].value  # Any: what `score_shard` returned
+    return ScoreSet(scores.metrics, {**scores.details, **how, **sources})
+
+
+def _read(shard: Shard) -> pa.Table:
+    with fs.open_file(shard.file(DOCUMENTS)) as file, parquet.ParquetFile(file, pre_buffer=False) as table:
+        return table.read(use_threads=False)
 
 
 def score_documents(
@@ -72,7 +114,6 @@ def score_documents(
     *,
     stride: int,
     batch_tokens: int,
-    progress: Progress,
 ) -> DocumentLosses:
     """Return the losses of each document, in the order given."""
     encoded = [checkpoint.encode(text) for text in texts]
@@ -82,12 +123,9 @@ def score_documents(
         for document, ids in enumerate(encoded)
         for window in windows(len(ids), context=checkpoint.context, stride=stride)
     ]
-    done, total = 0, len(work)
     for batch in _batches(work, batch_tokens):
         losses_BT = _losses(checkpoint, encoded, batch)
         np.add.at(nats, [document for document, _ in batch], losses_BT.sum(axis=1, dtype=np.float64))
-        done += len(batch)
-        progress(done, total, "windows")
     return DocumentLosses(
         nats,
         np.array([len(ids) for ids in encoded], dtype=np.int64),
@@ -114,7 +152,7 @@ def _losses(
     tokens_BT = np.zeros((len(batch), length), dtype=np.int64)
     targets_BT = np.full((len(batch), length), _UNSCORED, dtype=np.int64)
     for row, (document, (start, end, first_scored)) in enumerate(batch):
-        stream = [checkpoint.eos_id, *encoded[document]] if start == 0 else encoded[document]
+        stream = [checkpoint.start_ids[-1], *encoded[document]] if start == 0 else encoded[document]
         offset = 0 if start == 0 else 1
         tokens_BT[row, : end - start] = stream[start - offset : end - offset]
         targets_BT[row, first_scored - start : end - start] = encoded[document][first_scored:end]
@@ -132,9 +170,7 @@ def summarise(losses: DocumentLosses) -> ScoreSet:
     """Return loss (nats a token), perplexity and bits per byte, with a 95 % interval over documents."""
     nats, tokens, size = losses.nats.sum(), int(losses.tokens.sum()), int(losses.bytes.sum())
     if not tokens:
-        raise DataError(
-            "there is no text to score", where="Evaluate.documents", hint="check the split and the documents' counts"
-        )
+        raise _no_text()
     if not math.isfinite(nats):
         raise DataError(
             "the model gives losses that are not finite",
@@ -152,11 +188,42 @@ def summarise(losses: DocumentLosses) -> ScoreSet:
     return ScoreSet(metrics, {"bits_per_byte_interval": list(_interval(losses))})
 
 
+def _no_text() -> DataError:
+    return DataError(
+        "there is no text to score", where="Evaluate.documents", hint="check the split and the documents' counts"
+    )
+
+
+def by_source(losses: DocumentLosses, sources: Sequence[str]) -> dict[str, Json]:
+    """Return bits per byte, loss and interval of each source, and how many sources there are.
+
+    A source of one document has no interval. Those beyond the `NUM_SOURCES` largest are only counted.
+    """
+    members: dict[str, list[int]] = {}
+    for place, source in enumerate(sources):
+        members.setdefault(source, []).append(place)
+    bytes_of = {source: int(losses.bytes[places].sum()) for source, places in members.items()}
+    largest = sorted(members, key=lambda source: (-bytes_of[source], source))[:NUM_SOURCES]
+    scores: dict[str, Json] = {}
+    for source in sorted(largest):
+        places = members[source]
+        own = DocumentLosses(losses.nats[places], losses.tokens[places], losses.bytes[places])
+        if own.tokens.sum():
+            metrics, details = summarise(own)
+            interval = details["bits_per_byte_interval"] if len(places) > 1 else None
+            scores[source] = {**metrics, "bits_per_byte_interval": interval}
+    return {"sources": len(members), "by_source": scores}
+
+
 def _interval(losses: DocumentLosses) -> tuple[float, float]:
     """Return the 2.5 and 97.5 percentiles of bits per byte when documents are drawn anew, seed 0."""
     generator = np.random.default_rng(0)
     count = len(losses.nats)
-    drawn = generator.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
-    bits = drawn @ losses.nats / math.log(2) / np.maximum(drawn @ losses.bytes, 1)
-    low, high = np.percentile(bits, [2.5, 97.5])
+    shares = np.full(count, 1 / count)
+    at_once = max(1, _DRAWN_AT_ONCE // count)
+    bits: list[NDArray[np.float64]] = []
+    for begin in range(0, _RESAMPLES, at_once):
+        drawn = generator.multinomial(count, shares, size=min(at_once, _RESAMPLES - begin))
+        bits.append(drawn @ losses.nats / math.log(2) / np.maximum(drawn @ losses.bytes, 1))
+    low, high = np.percentile(np.concatenate(bits), [2.5, 97.5])
     return float(low), float(high)

@@ -9,9 +9,12 @@ from marin.graph.step import Step
 
 
 class Evaluate(Step[Scores]):
-    """Scores of a model on documents; every token is scored exactly once, by rolling windows."""
+    """Scores of a model on documents, in all and per source, and `documents.parquet` with the loss of each.
 
-    version = 1
+    Every token is scored exactly once, by rolling windows.
+    """
+
+    version = 2
 
     checkpoint: Step[Checkpoint]
     documents: Step[Documents]
@@ -21,15 +24,16 @@ class Evaluate(Step[Scores]):
     """Tokens in one forward pass; never changes a score beyond rounding."""
 
     def run(self, ctx: Context) -> Scores:
-        """Score all documents with the weights of the checkpoint."""
-        from marin.evaluate.loss import evaluate_checkpoint
+        """Score the documents in ranges, then all together."""
+        from marin.evaluate import checkpoint, loss
 
-        scores = evaluate_checkpoint(
-            ctx.load(self.checkpoint).contents,
-            ctx.load(self.documents).shards,
+        mapped = ctx.map(
+            loss.score_shard,
+            loss.plan_documents(ctx.load(self.documents).shards),
             stride=self.stride,
             batch_tokens=self.batch_tokens,
-            progress=ctx.progress,
+            **checkpoint.checkpoint_files(ctx.load(self.checkpoint).contents),
         )
+        scores = loss.collect(ctx.output, mapped.shards)
         ctx.metric(**scores.metrics)
         return Scores.write(ctx.output, scores.metrics, details=scores.details)

@@ -1,21 +1,25 @@
 """Scores: each token once, whatever the batch; equal to a direct computation; bits per byte of the original text."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from marin import Decoder
+import marin
+from marin import Checkpoint, Decoder, Evaluate, Records, Step, fs
 from marin.base.errors import ConfigurationError, DataError
+from marin.evaluate import loss
 from marin.evaluate.checkpoint import LoadedCheckpoint
-from marin.evaluate.complete import complete
 from marin.evaluate.compression import compress_texts
-from marin.evaluate.loss import DocumentLosses, score_documents, summarise
+from marin.evaluate.loss import DocumentLosses, by_source, score_documents, summarise
 from marin.evaluate.windows import windows
 from marin.model.hub import to_hugging_face_config
 from marin.model.init import build
@@ -55,9 +59,7 @@ def checkpoint() -> LoadedCheckpoint:
 
 
 def scored(checkpoint: LoadedCheckpoint, stride: int = CONTEXT // 2, batch_tokens: int = 64) -> DocumentLosses:
-    return score_documents(
-        checkpoint, TEXTS, stride=stride, batch_tokens=batch_tokens, progress=lambda done, total, unit: None
-    )
+    return score_documents(checkpoint, TEXTS, stride=stride, batch_tokens=batch_tokens)
 
 
 @given(st.integers(0, 200), st.integers(1, 40), st.data())
@@ -130,18 +132,50 @@ def test_compression_of_known_text():
         compress_texts([])
 
 
-def test_complete_greedy_is_the_most_likely_and_sampling_follows_the_seed(checkpoint: LoadedCheckpoint):
-    greedy = complete(checkpoint, "def f", max_tokens=5, temperature=0, seed=0)
-    assert greedy == complete(checkpoint, "def f", max_tokens=5, temperature=0, seed=1)
-    assert greedy["tokens"] == 5 or greedy["ended"]
-    first = [complete(checkpoint, "x", max_tokens=20, temperature=1.0, seed=seed)["completion"] for seed in range(4)]
-    again = [complete(checkpoint, "x", max_tokens=20, temperature=1.0, seed=seed)["completion"] for seed in range(4)]
-    assert first == again
-    assert len(set(first)) > 1
+def test_scores_of_sources_are_those_of_their_documents_alone():
+    losses = DocumentLosses(np.array([2.0, 6.0, 5.0, 1.0]), np.array([2, 2, 3, 1]), np.array([4, 4, 9, 2]))
+    details = by_source(losses, ["a", "b", "a", "c"])
+    assert details["sources"] == 3
+    scores = details["by_source"]
+    alone, alone_details = summarise(DocumentLosses(losses.nats[[0, 2]], losses.tokens[[0, 2]], losses.bytes[[0, 2]]))
+    assert scores["a"] == {**alone, **alone_details}  # type: ignore[index,call-overload]
+    assert scores["b"]["bits_per_byte_interval"] is None  # type: ignore[index,call-overload]
 
 
-@given(st.integers(1, 60))
-@settings(max_examples=5)
-def test_complete_goes_past_the_context(checkpoint: LoadedCheckpoint, max_tokens: int):
-    done = complete(checkpoint, "x = 1\n" * 10, max_tokens=max_tokens, temperature=1.0, seed=3)
-    assert done["tokens"] <= max_tokens
+def test_interval_is_the_same_however_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch):
+    noise = np.random.default_rng(1)
+    losses = DocumentLosses(noise.random(50), noise.integers(1, 9, 50), noise.integers(1, 99, 50))
+    whole = summarise(losses)
+    monkeypatch.setattr(loss, "_DRAWN_AT_ONCE", 350)
+    assert summarise(losses) == whole
+
+
+def test_evaluate_step_says_what_a_text_follows_and_keeps_each_document(tmp_path: Path, trained: Step[Checkpoint]):
+    step = Evaluate(checkpoint=trained, documents=Records(texts=["x = 1\n", "def f(x):"]))
+    scores = marin.run(step, store=tmp_path, backend="inline")
+    record = json.loads(scores.contents.reader.read(scores.file("scores.json")))
+    assert record["conditioning"] == "each document follows the end-of-text token; no end-of-text token is scored"
+    assert list(record["by_source"]) == ["records"]
+    table = pq.read_table(scores.file("documents.parquet").url).to_pydict()
+    assert table["id"] == ["0", "1"]
+    assert sum(table["nats"]) / sum(table["tokens"]) == pytest.approx(scores.metrics["loss"])
+
+
+def test_evaluate_step_in_many_ranges_keeps_every_document_once(
+    tmp_path: Path, trained: Step[Checkpoint], monkeypatch: pytest.MonkeyPatch
+):
+    documents = Records(texts=[f"x = {number}\n" * (number % 4 + 1) for number in range(30)])
+    step = Evaluate(checkpoint=trained, documents=documents)
+    whole = marin.run(step, store=tmp_path / "one", backend="inline")
+    monkeypatch.setattr(loss, "RANGE_DOCUMENTS", 8)
+    monkeypatch.setattr(loss, "RANGE_BYTES", 60)
+    cut = marin.run(step, store=tmp_path / "two", backend="inline")
+    assert cut.metrics == pytest.approx(whole.metrics, rel=1e-6)
+    tables = [pq.read_table(scores.file("documents.parquet").url).to_pydict() for scores in (whole, cut)]
+    assert tables[0]["id"] == tables[1]["id"] == [str(number) for number in range(30)]
+    np.testing.assert_allclose(tables[0]["nats"], tables[1]["nats"], rtol=1e-5)
+
+
+def test_scores_of_no_range_are_an_error(tmp_path: Path):
+    with pytest.raises(DataError, match="no text to score"):
+        loss.collect(fs.FolderOutput(str(tmp_path)), [])
