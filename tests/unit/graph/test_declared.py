@@ -14,8 +14,8 @@ from marin.graph.step import Step
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
-    "Decontaminate": "1 6abe47d1d1b81b96",
-    "Deduplicate": "1 3e005543d158299d",
+    "Decontaminate": "1 0adcfadefebd3bb3",
+    "Deduplicate": "1 28a4ff7c024c6cb0",
     "Evaluate": "1 d4b7dd2e8022ff83",
     "Export": "1 9c9a758f84e713c5",
     "Files": "2 ea530fc2c245ad7e",
@@ -25,10 +25,10 @@ GOLDEN = {
     "MaskPII": "1 d887376938ee9435",
     "Pick": "1 b9007f8739b1ee8c",
     "Records": "1 36f4f44636ecfcf3",
-    "Shuffle": "1 666e7c11423b30a5",
+    "Shuffle": "2 6375896ca382b165",
     "Split": "1 4e05fe33488e9b22",
-    "Tokenize": "2 a22cc63105cd669b",
-    "Train": "1 bec466a01134342c",
+    "Tokenize": "2 69d420ce8f3bf0ce",
+    "Train": "1 75070a20752739da",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
