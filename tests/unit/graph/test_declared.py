@@ -23,6 +23,11 @@ GOLDEN = {
     "Export": "1 6bc91ccda37fed4a",
     "ExportTokens": "1 5be691fbd0f029b9",
     "Files": "2 f7d7a841465209c9",
+    "Decontaminate": "1 0adcfadefebd3bb3",
+    "Deduplicate": "1 28a4ff7c024c6cb0",
+    "Evaluate": "1 d4b7dd2e8022ff83",
+    "Export": "1 9c9a758f84e713c5",
+    "Files": "2 ea530fc2c245ad7e",
     "Filter": "1 000360dfd969b386",
     "Generate": "2 9b357598bd1f3222",
     "ImportTokens": "1 2e1f0e7a9afa1ff3",
@@ -36,6 +41,11 @@ GOLDEN = {
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "2 cc0d7e6ae00c5765",
     "Train": "1 183bc4a5400e28b1",
+    "Records": "1 36f4f44636ecfcf3",
+    "Shuffle": "2 6375896ca382b165",
+    "Split": "1 4e05fe33488e9b22",
+    "Tokenize": "2 69d420ce8f3bf0ce",
+    "Train": "1 75070a20752739da",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
