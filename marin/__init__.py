@@ -45,6 +45,7 @@ from marin.steps import (
     Filter,
     Generate,
     ImportTokens,
+    Inspect,
     LoadTokenizer,
     MaskPII,
     Pick,

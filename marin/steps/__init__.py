@@ -13,6 +13,7 @@ from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
 from marin.steps.import_tokens import ImportTokens
+from marin.steps.inspect import Inspect
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.pick import Pick
@@ -37,6 +38,7 @@ __all__ = [
     "Filter",
     "Generate",
     "ImportTokens",
+    "Inspect",
     "LoadTokenizer",
     "MaskPII",
     "Pick",

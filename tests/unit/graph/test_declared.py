@@ -13,7 +13,7 @@ from marin.graph.step import Step
 
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
-    "Chat": "1 8cc91ad3e3742cd7",
+    "Chat": "1 75120710cf458e74",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 0e7da9b6e03facd7",
     "Decontaminate": "1 6abe47d1d1b81b96",
@@ -24,14 +24,15 @@ GOLDEN = {
     "Files": "2 ea530fc2c245ad7e",
     "Filter": "1 000360dfd969b386",
     "Generate": "1 46b2bb6942701f8f",
-    "ImportTokens": "1 2e1f0e7a9afa1ff3",
-    "LoadTokenizer": "1 085a75c8772ac928",
+    "ImportTokens": "1 9cc3fa87cf3dd09d",
+    "Inspect": "1 374c2764b0402c49",
+    "LoadTokenizer": "1 408350469e9c59c8",
     "MaskPII": "1 d887376938ee9435",
     "Pick": "1 b9007f8739b1ee8c",
     "Records": "1 36f4f44636ecfcf3",
     "Shuffle": "1 666e7c11423b30a5",
     "Split": "1 4e05fe33488e9b22",
-    "Tokenize": "2 cc0d7e6ae00c5765",
+    "Tokenize": "2 ce3968a57eb27a52",
     "Train": "1 bec466a01134342c",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
