@@ -48,6 +48,7 @@ from marin.steps import (
     Generate,
     ImportTokens,
     LoadModel,
+    Inspect,
     LoadTokenizer,
     MaskPII,
     Parquet,

@@ -30,6 +30,7 @@ VERBS = {
     "stop": "ask a run to stop and keep what it has",
     "ls": "what the store holds",
     "show": "one artifact or one run",
+    "cat": "samples of data, decoded",
     "repro": "a folder that makes an artifact again",
     "verify": "whether files are what was written",
     "pin": "keep a result",

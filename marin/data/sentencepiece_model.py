@@ -14,12 +14,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from marin.base.errors import ConfigurationError, DataError
 from marin.base.lazy import LazyModule
+from marin.data.token_text import SPACE
 
 sentencepiece = LazyModule("sentencepiece")
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
-SPACE = "▁"
 
 
 @dataclass

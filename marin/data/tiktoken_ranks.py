@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from marin.base.errors import ConfigurationError, DataError
+from marin.data.token_text import byte_letters
 
 PAIRS, PAIR_STRIDE = 5000, 7919
 """How many pairs of tokens are compared, and how far apart: a prime, so that it meets all."""
@@ -74,7 +75,7 @@ def convert(data: bytes, *, pattern: str, special_tokens: Mapping[str, int], pro
             hint=r"write `{m,n}` without `+`, or an atomic group such as `(?>\p{N}{1,3})`",
         )
     ranks = read_ranks(data)
-    letters = _letters()
+    letters = byte_letters()
     names = {token: "".join(letters[byte] for byte in token) for token in ranks}
     merges = [
         (names[token[:at]], names[token[at:]])
@@ -112,14 +113,6 @@ def _split_rank(ranks: Mapping[bytes, int], token: bytes, at: int) -> tuple[int,
     return ranks.get(token[:at], 2**40), ranks.get(token[at:], 2**40)
 
 
-def _letters() -> list[str]:
-    """Return the letter of each byte in a byte-level vocabulary: itself where it is printable, else from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + at) for at, byte in enumerate(others)}
-    return [letters[byte] for byte in range(256)]
-
-
 def _add_special(tokenizer: Tokenizer, token: str, number: int) -> None:
     if tokenizer.id_to_token(number) is not None or tokenizer.token_to_id(token) is not None:
         raise ConfigurationError(
@@ -140,7 +133,7 @@ def _with_ids(tokenizer: Tokenizer, special_tokens: Mapping[str, int]) -> bytes:
 
 
 def _check_exact(tokenizer: Tokenizer, ranks: Mapping[bytes, int], probes: Iterable[str]) -> None:
-    letters = {letter: byte for byte, letter in enumerate(_letters())}
+    letters = {letter: byte for byte, letter in enumerate(byte_letters())}
     tokens = [token.decode() for token in ranks if len(token) > 1 and _is_text(token)]
     pairs = (tokens[at] + tokens[at * PAIR_STRIDE % len(tokens)] for at in range(min(len(tokens), PAIRS)))
     tokenizer.encode_special_tokens = True

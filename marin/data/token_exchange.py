@@ -6,7 +6,6 @@ the bytes that it had; so have Megatron's files, a sequence a document. Loss mas
 beside Megatron's files: Megatron itself trains on every token.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -37,6 +36,7 @@ from marin.data.token_files import (
     token_dtype,
     write_tokens,
 )
+from marin.data.token_text import token_bytes
 from marin.data.tokenizer import load_tokenizer, num_ids, special_id
 from marin.graph.files import FileRef, Output, Shard
 
@@ -44,7 +44,6 @@ Format = Literal["megatron", "parquet"]
 OnMissingEos = Literal["fail", "append"]
 
 BIN, IDX, SIDECAR, TABLE = "tokens.bin", "tokens.idx", "tokens.index.arrow", "tokens.parquet"
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
 COPY_TOKENS = 2**22
 _SCHEMA = pa.schema(
     [
@@ -154,16 +153,13 @@ def _vocabulary(file: FileRef, eos: str) -> _Vocabulary:
 
 
 def _num_bytes(tokenizer: Tokenizer) -> np.ndarray:
-    """Return the bytes of each id's text: exact where letters stand for bytes, elsewhere those of its spelling."""
+    """Return the bytes of each id's text; special tokens stand for none."""
     sizes = np.zeros(num_ids(tokenizer), np.int64)
-    is_byte_level = "ByteLevel" in str(tokenizer.decoder)
-    for text, number in tokenizer.get_vocab(with_added_tokens=False).items():
-        if is_byte_level or _BYTE.fullmatch(text):
-            sizes[number] = len(text) if is_byte_level else 1
-        else:
-            sizes[number] = len(text.replace("▁", " ").encode())
+    for number, text in token_bytes(tokenizer).items():
+        sizes[number] = len(text)
     for number, token in tokenizer.get_added_tokens_decoder().items():
-        sizes[number] = 0 if token.special else len(token.content.encode())
+        if token.special:
+            sizes[number] = 0
     return sizes
 
 

@@ -8,8 +8,8 @@ is made once, for the encoder.
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,9 @@ from marin.base.errors import DataError
 from marin.base.json import Json
 from marin.data import counts
 from marin.data.counts import Counts
-from marin.data.documents import read_batches
 from marin.data.encode import Encoded, Encoder, EncoderChoice, chosen_encoder
-from marin.data.hashes import encoded_document_id
 from marin.data.source_counts import bounded, count_sources
+from marin.data.text_columns import TextBatch, text_batches
 from marin.data.token_files import DocumentColumns, token_dtype, write_tokens
 from marin.data.tokenizer import control_strings, load_tokenizer, num_ids, special_id
 from marin.graph.files import FileRef, Output, Shard
@@ -139,7 +138,7 @@ class _Control:
         self._pattern = "|".join(re.escape(each) for each in sorted(strings, key=len, reverse=True))
         self._policy = policy
 
-    def count(self, batch: "_Batch") -> int:
+    def count(self, batch: TextBatch) -> int:
         """Return how many texts hold one; DataError names the first if that is an error."""
         if not self._pattern:
             return 0
@@ -157,51 +156,13 @@ class _Control:
         return number
 
 
-class _Batch(NamedTuple):
-    """N documents as Arrow columns."""
-
-    texts: pa.Array
-    names: pa.Array
-    sources: pa.Array
-
-    @property
-    def num_bytes(self) -> int:
-        offsets = _offsets(self.texts)
-        return int(offsets[-1] - offsets[0])
-
-    def ids(self) -> list[bytes]:
-        """Return `hashes.document_id` of each, without a copy of the text."""
-        data, bounds = memoryview(self.texts.buffers()[2] or b""), _offsets(self.texts).tolist()
-        found = []
-        for row, name in enumerate(self.names.to_pylist()):
-            found.append(encoded_document_id(data[bounds[row] : bounds[row + 1]], name))
-        return found
-
-
-def _batches(shard: Shard) -> Iterator[_Batch]:
-    for table in read_batches(shard, ["text", "id", "source"]):
-        texts, names, sources = (column.combine_chunks() for column in table.columns)
-        offsets = _offsets(texts)
-        start = 0
-        while start < len(texts):
-            stop = int(np.searchsorted(offsets, offsets[start] + BATCH_BYTES, side="right"))
-            stop = min(max(stop, start + 1), len(texts))
-            yield _Batch(*(column.slice(start, stop - start) for column in (texts, names, sources)))
-            start = stop
-
-
-def _offsets(texts: pa.Array) -> np.ndarray:
-    """Return where each text begins in the column's bytes, and where the last ends, int64 [N + 1]."""
-    return np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
-
-
 def _encode(
     shard: Shard, output: Output, encoder: Encoder, check: Encoder | None, frame: _Frame, control: _Control
 ) -> Json:
     result = Counts()
     parts, lengths, ids = [], [np.empty(0, np.int64)], bytearray()
     sources = [pa.array([], pa.large_string())]
-    for batch in _batches(shard):
+    for batch in text_batches(shard, BATCH_BYTES):
         texts = batch.texts.to_pylist()
         encoded = encoder.encode(texts)
         hashes = batch.ids()

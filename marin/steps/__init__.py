@@ -15,6 +15,7 @@ from marin.steps.filter import Filter
 from marin.steps.generate import Generate
 from marin.steps.import_tokens import ImportTokens
 from marin.steps.load_model import LoadModel
+from marin.steps.inspect import Inspect
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.parquet import Parquet
@@ -42,6 +43,7 @@ __all__ = [
     "Generate",
     "ImportTokens",
     "LoadModel",
+    "Inspect",
     "LoadTokenizer",
     "MaskPII",
     "Parquet",

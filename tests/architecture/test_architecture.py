@@ -57,6 +57,7 @@ LAZY_DOORS = {
     "run/api.py",  # the backend that a run asks for
     "run/submit.py",  # Ray's job server
     "cli/app.py",  # one module a verb
+    "cli/cat_verb.py",  # what is inside an artifact is read by the science wing
 }
 PRINTING = "cli"
 BROAD_EXCEPTS = {
@@ -68,6 +69,8 @@ BROAD_EXCEPTS = {
     "run/forkserver.py",
 }
 LONGEST_FILE, LONGEST_FUNCTION, LONGEST_INIT = 400, 60, 120
+LONGEST_FILE, LONGEST_FUNCTION = 400, 60
+LONGEST_INIT = 80  # the public face has a line a name
 LONG_FUNCTIONS: set[str] = set()
 
 

@@ -27,7 +27,18 @@ class Shout(Step[Value[int]]):
 def shouting():
     return [Shout()]
 """
-VERBS = ["ls", "ls --json", "plan counting.py", "status", "status --json", "watch", "logs", "--help", "ls --help"]
+VERBS = [
+    "ls",
+    "ls --json",
+    "cat complete",
+    "plan counting.py",
+    "status",
+    "status --json",
+    "watch",
+    "logs",
+    "--help",
+    "ls --help",
+]
 
 
 @pytest.mark.parametrize("verb", VERBS)
