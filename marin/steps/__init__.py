@@ -14,8 +14,8 @@ from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
 from marin.steps.import_tokens import ImportTokens
-from marin.steps.load_model import LoadModel
 from marin.steps.inspect import Inspect
+from marin.steps.load_model import LoadModel
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.parquet import Parquet
@@ -42,8 +42,8 @@ __all__ = [
     "Filter",
     "Generate",
     "ImportTokens",
-    "LoadModel",
     "Inspect",
+    "LoadModel",
     "LoadTokenizer",
     "MaskPII",
     "Parquet",

@@ -13,8 +13,7 @@ from marin.graph.step import Step
 
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
-    "Chat": "1 f4987d1363f79968",
-    "Chat": "1 75120710cf458e74",
+    "Chat": "1 d94596e8a00fa610",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 00fee05f5d85762a",
     "Decontaminate": "1 0adcfadefebd3bb3",
@@ -26,12 +25,9 @@ GOLDEN = {
     "Files": "2 f7d7a841465209c9",
     "Filter": "1 000360dfd969b386",
     "Generate": "2 9b357598bd1f3222",
-    "ImportTokens": "1 4dcb57c1896ce69a",
+    "ImportTokens": "1 bb3783e991bd7479",
+    "Inspect": "1 8877d99971216fd9",
     "LoadModel": "1 a1f800f729673954",
-    "LoadTokenizer": "1 085a75c8772ac928",
-    "Generate": "1 46b2bb6942701f8f",
-    "ImportTokens": "1 9cc3fa87cf3dd09d",
-    "Inspect": "1 374c2764b0402c49",
     "LoadTokenizer": "1 408350469e9c59c8",
     "MaskPII": "1 d887376938ee9435",
     "Parquet": "1 3b78837965041bac",
@@ -39,10 +35,8 @@ GOLDEN = {
     "Records": "1 7be80297882d89c8",
     "Shuffle": "2 6375896ca382b165",
     "Split": "1 4e05fe33488e9b22",
-    "Tokenize": "2 37e914abcfc8f6e3",
+    "Tokenize": "2 82146e06424a8da0",
     "Train": "1 16dc03d4e138d196",
-    "Tokenize": "2 ce3968a57eb27a52",
-    "Train": "1 bec466a01134342c",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
