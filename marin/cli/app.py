@@ -15,7 +15,7 @@ import click
 from marin.base.errors import ConfigurationError, MarinError, did_you_mean
 from marin.base.lazy import resolve
 from marin.cli import output
-from marin.cli.errors import WarningLine, render_error, render_unexpected
+from marin.cli.errors import SaidOnce, WarningLine, render_error, render_unexpected
 
 VERBS = {
     "plan": "what would run, and why",
@@ -101,6 +101,7 @@ def call(arguments: list[str]) -> int:
     """Run the command line; return its exit code."""
     warnings = logging.StreamHandler()
     warnings.setFormatter(WarningLine())
+    warnings.addFilter(SaidOnce())
     logging.basicConfig(handlers=[warnings], level=logging.WARNING)
     try:
         code = _called(arguments)

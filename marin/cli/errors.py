@@ -45,6 +45,21 @@ class WarningLine(logging.Formatter):
         return one_line(f"warning: {record.getMessage()}")
 
 
+class SaidOnce(logging.Filter):
+    """Lets each warning through once: a damaged record is met by every part of a command that reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this has not been said yet."""
+        text = record.getMessage()
+        is_new = text not in self._said
+        self._said.add(text)
+        return is_new
+
+
 def write_error(what: str, where: str, hint: str) -> None:
     """Write `error:`, `at` and `hint:` lines to standard error."""
     click.echo(f"{paint('error:', 'red')} {one_line(what)}", err=True)

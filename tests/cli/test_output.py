@@ -157,3 +157,11 @@ def test_warnings_only_show(marin, ran):
     assert "warning: " in done.stderr
     assert "learn\\x1b[2J" in done.stderr
     assert "\x1b" not in done.stderr
+
+
+def test_warning_about_a_damaged_record_is_said_once(ran, project, tmp_path):
+    (manifest,) = (tmp_path / "store" / "artifacts" / "numbers").glob("*/manifest.json")
+    manifest.write_text(manifest.read_text()[:50])
+    command = [*COMMAND, "run", "counting.py", "--backend", "inline", "--store", str(tmp_path / "store")]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+    assert done.stderr.count("is passed over") == 1, done.stderr
