@@ -11,6 +11,8 @@ from marin.steps.filter import Filter
 from marin.steps.generate import Generate
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
+from marin.steps.mix import Mix
+from marin.steps.pack import Pack
 from marin.steps.pick import Pick
 from marin.steps.records import Records
 from marin.steps.shuffle import Shuffle
@@ -31,6 +33,8 @@ __all__ = [
     "Generate",
     "LoadTokenizer",
     "MaskPII",
+    "Mix",
+    "Pack",
     "Pick",
     "Records",
     "Shuffle",

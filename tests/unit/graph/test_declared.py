@@ -23,6 +23,8 @@ GOLDEN = {
     "Generate": "1 46b2bb6942701f8f",
     "LoadTokenizer": "1 085a75c8772ac928",
     "MaskPII": "1 d887376938ee9435",
+    "Mix": "1 8a96c4b35cff122a",
+    "Pack": "1 5788735e0066759e",
     "Pick": "1 b9007f8739b1ee8c",
     "Records": "1 36f4f44636ecfcf3",
     "Shuffle": "2 6375896ca382b165",
