@@ -19,6 +19,8 @@ from marin.steps.load_model import LoadModel
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.parquet import Parquet
+from marin.steps.mix import Mix
+from marin.steps.pack import Pack
 from marin.steps.pick import Pick
 from marin.steps.records import Records
 from marin.steps.shuffle import Shuffle
@@ -47,6 +49,8 @@ __all__ = [
     "LoadTokenizer",
     "MaskPII",
     "Parquet",
+    "Mix",
+    "Pack",
     "Pick",
     "Records",
     "Shuffle",

@@ -31,6 +31,8 @@ GOLDEN = {
     "LoadTokenizer": "1 408350469e9c59c8",
     "MaskPII": "1 d887376938ee9435",
     "Parquet": "1 3b78837965041bac",
+    "Mix": "1 8a96c4b35cff122a",
+    "Pack": "1 5788735e0066759e",
     "Pick": "1 b9007f8739b1ee8c",
     "Records": "1 7be80297882d89c8",
     "Shuffle": "2 6375896ca382b165",
