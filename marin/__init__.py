@@ -9,8 +9,8 @@ from marin.base.errors import MarinError
 from marin.data.conditions import AtLeast, AtMost, gopher_rules
 from marin.data.duplicate_rules import Exact, MinHash
 from marin.data.patterns import EMAIL, IPV4, PHONE, Pattern
-from marin.data.remote_files import RemoteFile
 from marin.data.phases import Phase
+from marin.data.remote_files import RemoteFile
 from marin.data.scorers import C4, FastText, Gopher, Repetition, Scripts
 from marin.graph.artifact import (
     Annotations,
@@ -52,9 +52,9 @@ from marin.steps import (
     LoadModel,
     LoadTokenizer,
     MaskPII,
-    Parquet,
     Mix,
     Pack,
+    Parquet,
     Pick,
     Records,
     Shuffle,

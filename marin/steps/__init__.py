@@ -18,9 +18,9 @@ from marin.steps.inspect import Inspect
 from marin.steps.load_model import LoadModel
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
-from marin.steps.parquet import Parquet
 from marin.steps.mix import Mix
 from marin.steps.pack import Pack
+from marin.steps.parquet import Parquet
 from marin.steps.pick import Pick
 from marin.steps.records import Records
 from marin.steps.shuffle import Shuffle
@@ -48,9 +48,9 @@ __all__ = [
     "LoadModel",
     "LoadTokenizer",
     "MaskPII",
-    "Parquet",
     "Mix",
     "Pack",
+    "Parquet",
     "Pick",
     "Records",
     "Shuffle",
