@@ -13,7 +13,7 @@ from marin.graph.step import Step
 
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
-    "Chat": "1 75120710cf458e74",
+    "Chat": "1 73507cfb07ec49d6",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 0e7da9b6e03facd7",
     "Decontaminate": "1 6abe47d1d1b81b96",
@@ -32,7 +32,7 @@ GOLDEN = {
     "Records": "1 36f4f44636ecfcf3",
     "Shuffle": "1 666e7c11423b30a5",
     "Split": "1 4e05fe33488e9b22",
-    "Tokenize": "2 ce3968a57eb27a52",
+    "Tokenize": "2 0dc4f51a19c498a2",
     "Train": "1 bec466a01134342c",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
