@@ -10,34 +10,36 @@ Invariant: a conversation is kept whole with a mask that is neither empty nor fu
 `bad_conversation`, `template_refuses`, `not_prefix_stable`, `no_target`, `all_target`.
 """
 
-import json
+import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
-from tokenizers import AddedToken, Tokenizer
 
-from marin import fs
 from marin.base.errors import DataError
 from marin.base.json import Json
+from marin.data.chat_encode import ChatTokenizer, Encoding, Misplaced, Rendered, chat_tokenizer
 from marin.data.chat_template import ChatTemplate, Marks, Message, TemplateError
 from marin.data.counts import Counts
 from marin.data.documents import Document, read_documents
-from marin.data.hashes import document_id
+from marin.data.hashes import document_id, text_hash
 from marin.data.source_counts import count_sources
 from marin.data.token_files import DocumentColumns, loss_runs, token_dtype, write_tokens
-from marin.data.tokenizer import load_tokenizer, num_ids, special_id
+from marin.data.tokenize import CHECK_ONE_OF, EncoderMismatch
+from marin.data.tokenizer import num_ids, special_id
 from marin.graph.files import FileRef, Output, Shard
 
 OnRefused = Literal["fail", "drop"]
 
 ASSISTANT = "assistant"
+BATCH_CHARACTERS = 4_000_000
 _PRIVATE_USE = range(0xF0000, 0xF0400)
+
+_log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
@@ -46,37 +48,6 @@ class Refused(Exception):
     def __init__(self, reason: str, detail: str, hint: str) -> None:
         super().__init__(detail)
         self.reason, self.detail, self.hint = reason, detail, hint
-
-
-class Rendered(NamedTuple):
-    """A conversation as text: `answers` are character ranges of it, `control` those of the template's own tokens."""
-
-    text: str
-    answers: list[tuple[int, int]]
-    control: list[tuple[int, int, str]]
-    was_cut: bool
-    """Whether a message held a control string."""
-
-
-@dataclass(frozen=True)
-class ChatTokenizer:
-    """One tokenizer two ways: with control strings as tokens, and as text; and how to find them."""
-
-    parsing: Tokenizer
-    literal: Tokenizer
-    special: dict[str, AddedToken]
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """Where the template's control strings stand, with the space that they swallow; matches nothing if none."""
-        words = sorted(self.special, key=len, reverse=True)
-        each = (
-            (r"\s*" if self.special[word].lstrip else "")
-            + f"(?:{re.escape(word)})"
-            + (r"\s*" if self.special[word].rstrip else "")
-            for word in words
-        )
-        return re.compile("|".join(each) or r"(?!)")
 
 
 def chat_shard(
@@ -95,24 +66,34 @@ def chat_shard(
     `tokens` are the special tokens that the template may name (`bos_token`). A conversation that does not end with
     `eos` gets one, which is no target. DataError names the first that is refused, unless those are dropped.
     """
-    chat = _chat_tokenizer(tokenizer)
+    chat = chat_tokenizer(tokenizer)
     renderer = ChatTemplate(template, tokens, date=date)
-    eos_id = special_id(chat.parsing, eos)
-    dtype = token_dtype(num_ids(chat.parsing))
+    if chat.fast is None:
+        _log.warning("encoding %s slowly: fastokens does not take this tokenizer", shard.name)
+        return _encode(shard, output, chat, renderer, eos, on_refused)
+    try:
+        return _encode(shard, output, chat, renderer, eos, on_refused)
+    except EncoderMismatch as error:
+        _log.warning("encoding %s again, with tokenizers: fastokens differs on conversation %s", shard.name, error)
+        return _encode(shard, output, replace(chat, fast=None), renderer, eos, on_refused)
+
+
+def _encode(
+    shard: Shard, output: Output, chat: ChatTokenizer, renderer: ChatTemplate, eos: str, on_refused: OnRefused
+) -> Json:
+    eos_id, dtype = special_id(chat.parsing, eos), token_dtype(num_ids(chat.parsing))
     result = Counts()
     parts, masks, rows, names, sources, targets = [], [], [], bytearray(), [], 0
-    for row, document in enumerate(read_documents(shard)):
-        try:
-            rendered = render(renderer, document, list(chat.special), chat.pattern)
-            ids, is_target = encode(chat, rendered)
-        except Refused as error:
+    for row, document, rendered in _encoded(shard, chat, renderer):
+        if isinstance(rendered, Refused):
             if on_refused == "fail":
-                raise _error(document, error) from error
-            result.drop(error.reason)
+                raise _error(document, rendered) from rendered
+            result.drop(rendered.reason)
             continue
+        ids, is_target = rendered.encoding
         if ids[-1] != eos_id:
-            ids, is_target = [*ids, eos_id], np.append(is_target, False)
-        parts.append(np.array(ids, dtype))
+            ids, is_target = np.append(ids, eos_id), np.append(is_target, False)
+        parts.append(ids.astype(dtype))
         masks.append(loss_runs(is_target))
         rows.append(row)
         targets += int(is_target.sum())
@@ -126,6 +107,70 @@ def chat_shard(
     num_tokens = write_tokens(output, parts, dtype, columns)
     counted = count_sources(columns.sources, lengths)
     return {**result.record(), **counted, "tokens": num_tokens, "target_tokens": targets}
+
+
+class _Taken(NamedTuple):
+    """A conversation that can be taken."""
+
+    text: str
+    was_cut: bool
+    encoding: Encoding
+
+
+def _encoded(
+    shard: Shard, chat: ChatTokenizer, renderer: ChatTemplate
+) -> Iterator[tuple[int, Document, _Taken | Refused]]:
+    """Yield row, document and what became of it; EncoderMismatch when the fast encoder is not to be believed."""
+    for batch in _rendered(shard, chat, renderer):
+        good = [rendered for _, _, rendered in batch if isinstance(rendered, Rendered)]
+        encodings = map(chat.encode, good) if chat.fast is None else iter(_checked(chat, batch, good))
+        for row, document, rendered in batch:
+            yield row, document, rendered if isinstance(rendered, Refused) else _taken(rendered, next(encodings))
+
+
+def _rendered(
+    shard: Shard, chat: ChatTokenizer, renderer: ChatTemplate
+) -> Iterator[list[tuple[int, Document, Rendered | Refused]]]:
+    """Yield the shard's documents with their texts, in batches of about `BATCH_CHARACTERS`."""
+    batch: list[tuple[int, Document, Rendered | Refused]] = []
+    size = 0
+    for row, document in enumerate(read_documents(shard)):
+        try:
+            rendered = render(renderer, document, list(chat.special), chat.pattern)
+        except Refused as error:
+            batch.append((row, document, error))
+            continue
+        batch.append((row, document, rendered))
+        size += len(rendered.text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+
+def _checked(
+    chat: ChatTokenizer, batch: Sequence[tuple[int, Document, Rendered | Refused]], good: Sequence[Rendered]
+) -> list[Encoding]:
+    """Return the encodings by the fast encoder; some, chosen by content, are compared with those of `tokenizers`."""
+    documents = [document for _, document, rendered in batch if isinstance(rendered, Rendered)]
+    try:
+        encodings = chat.encode_fast(good)
+    except Misplaced as error:
+        raise EncoderMismatch("of this batch") from error
+    for document, rendered, fast in zip(documents, good, encodings, strict=True):
+        if text_hash(document.text) % CHECK_ONE_OF == 0:
+            truth = chat.encode(rendered)
+            if not np.array_equal(fast.ids, truth.ids) or not np.array_equal(fast.is_target, truth.is_target):
+                raise EncoderMismatch(document.id)
+    return encodings
+
+
+def _taken(rendered: Rendered, encoding: Encoding) -> _Taken | Refused:
+    if not encoding.is_target.any():
+        return Refused("no_target", "no token of it is an answer", "give conversations in which an assistant speaks")
+    if encoding.is_target.all():
+        return Refused("all_target", "every token of it is an answer", "mend the template: a prompt is never a target")
+    return _Taken(rendered.text, rendered.was_cut, encoding)
 
 
 def render(template: ChatTemplate, document: Document, special: Sequence[str], pattern: re.Pattern[str]) -> Rendered:
@@ -151,38 +196,6 @@ def render(template: ChatTemplate, document: Document, special: Sequence[str], p
 
     control = [(moved(begin), moved(end), text[begin:end]) for begin, end in places]
     return Rendered(plain, [(moved(begin), moved(end)) for begin, end in answers], control, True)
-
-
-def encode(chat: ChatTokenizer, rendered: Rendered) -> tuple[list[int], np.ndarray]:
-    """Return ids and whether each is a target, bool [T]; raises Refused for a mask that is empty or full."""
-    if not rendered.was_cut:
-        encoding = chat.parsing.encode(rendered.text, add_special_tokens=False)
-        ids, starts = encoding.ids, [begin for begin, _ in encoding.offsets]
-    else:
-        ids, starts = _encode_pieces(chat, rendered)
-    is_target = np.zeros(len(ids), np.bool_)
-    places = np.array(starts, np.int64)
-    for begin, end in rendered.answers:
-        is_target |= (places >= begin) & (places < end)
-    if not is_target.any():
-        raise Refused("no_target", "no token of it is an answer", "give conversations in which an assistant speaks")
-    if is_target.all():
-        raise Refused("all_target", "every token of it is an answer", "mend the template: a prompt is never a target")
-    return ids, is_target
-
-
-def _encode_pieces(chat: ChatTokenizer, rendered: Rendered) -> tuple[list[int], list[int]]:
-    """Encode between the template's own control strings, as `tokenizers` does, with those of messages as text."""
-    ids, starts, at = [], [], 0
-    for begin, end, word in [*rendered.control, (len(rendered.text), len(rendered.text), "")]:
-        encoding = chat.literal.encode(rendered.text[at:begin], add_special_tokens=False)
-        ids += encoding.ids
-        starts += [at + start for start, _ in encoding.offsets]
-        if word:
-            ids.append(special_id(chat.parsing, word if word in chat.special else word.strip()))
-            starts.append(begin)
-        at = end
-    return ids, starts
 
 
 def _by_prefixes(
@@ -264,18 +277,6 @@ def _cut(value: Any, special: Sequence[str], cut: str) -> Any:  # Any: JSON
     if isinstance(value, dict):
         return {_cut(name, special, cut): _cut(each, special, cut) for name, each in value.items()}
     return [_cut(each, special, cut) for each in value] if isinstance(value, list) else value
-
-
-@lru_cache(maxsize=2)
-def _chat_tokenizer(file: FileRef) -> ChatTokenizer:
-    # Without the post-processor, which trims offsets: a newline before an answer would seem to begin in it.
-    record = json.loads(fs.read_file(file))
-    record["post_processor"] = None
-    data = json.dumps(record).encode()
-    parsing, literal = load_tokenizer(data), load_tokenizer(data)
-    parsing.encode_special_tokens, literal.encode_special_tokens = False, True
-    added = parsing.get_added_tokens_decoder().values()
-    return ChatTokenizer(parsing, literal, {token.content: token for token in added if token.special})
 
 
 def _error(document: Document, error: Refused) -> DataError:

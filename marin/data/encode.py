@@ -5,6 +5,7 @@ taken only after it agreed on `probe_texts`; whoever uses it re-checks a sample.
 text: only the caller puts special tokens in.
 """
 
+import json
 import random
 from collections.abc import Sequence
 from functools import lru_cache
@@ -19,6 +20,8 @@ from marin import fs
 from marin.data import encoder_memo
 from marin.data.tokenizer import load_tokenizer
 from marin.graph.files import FileRef
+
+_NO_BYTE = "\ue000"
 
 
 class Encoded(NamedTuple):
@@ -58,7 +61,13 @@ class FastEncoder:
     """`fastokens`: flat buffers, some 60 times faster. The constructor raises ValueError for what it cannot take."""
 
     def __init__(self, data: bytes) -> None:
-        self._tokenizer = fastokens.Tokenizer.from_json_str(data.decode())
+        try:
+            self._tokenizer = fastokens.Tokenizer.from_json_str(data.decode())
+        except ValueError:
+            filled = _without_holes(data)
+            if filled is None:
+                raise
+            self._tokenizer = fastokens.Tokenizer.from_json_str(filled)
         self._tokenizer.no_truncation()
 
     def encode(self, texts: Sequence[str]) -> Encoded:
@@ -67,6 +76,22 @@ class FastEncoder:
             list(texts), add_special_tokens=False, split_special_tokens=True
         )
         return Encoded(np.frombuffer(ids, "<u4"), np.frombuffer(offsets, "<u8"))
+
+
+def _without_holes(data: bytes) -> str | None:
+    """Return a byte-level `tokenizer.json` with a token for each id that has none; None for another, or without holes.
+
+    fastokens refuses holes, which tiktoken's own vocabularies have. What fills them begins with a letter that stands
+    for no byte, so no text becomes one.
+    """
+    record = json.loads(data)
+    vocab = (record.get("model") or {}).get("vocab")
+    if not isinstance(vocab, dict) or "ByteLevel" not in json.dumps(record.get("pre_tokenizer")):
+        return None
+    used = {*vocab.values(), *(token["id"] for token in record.get("added_tokens") or ())}
+    holes = sorted(set(range(max(used, default=0))) - used)
+    vocab |= {f"{_NO_BYTE}{number}": number for number in holes}
+    return json.dumps(record) if holes else None
 
 
 class EncoderChoice(NamedTuple):

@@ -15,9 +15,13 @@ from marin.data import tokenize
 PAUSE_SECONDS = 0.7
 
 
-def tokenize_slowly(shard: Shard, output: Output, *, tokenizer: FileRef, eos: str) -> Json:
+def tokenize_slowly(
+    shard: Shard, output: Output, *, tokenizer: FileRef, eos: str, bos: None, special_in_text: str
+) -> Json:
     time.sleep(PAUSE_SECONDS)
-    return tokenize.tokenize_shard(shard, output, tokenizer=tokenizer, eos=eos)
+    return tokenize.tokenize_shard(
+        shard, output, tokenizer=tokenizer, eos=eos, bos=bos, special_in_text=special_in_text
+    )
 
 
 class SlowContext:

@@ -2,20 +2,27 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import marin
 from marin.base.errors import ConfigurationError, MarinError
 from marin.data.arrays import open_array
+from marin.data.chat import render
+from marin.data.chat_encode import ChatTokenizer, Misplaced, chat_tokenizer
+from marin.data.chat_template import ChatTemplate
+from marin.data.documents import Document, read_documents
 from marin.data.token_files import INDEX, TOKENS, loss_mask, loss_runs, read_index, read_loss
 from marin.data.tokenizer import train_tokenizer
-from marin.graph.files import Shard
+from marin.graph.files import FileRef, Shard
 
 EOS, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHATML = (
@@ -203,13 +210,51 @@ def test_conversations_of_both_shapes_are_one_and_bad_lines_are_named(tmp_path: 
     step = marin.Conversations(url=str(tmp_path / "*.jsonl"), on_error="skip")
     made = marin.run(step, store=tmp_path / "store", backend="inline")
     assert made.meta["dropped"] == {"bad_messages": 1, "invalid_json": 1, "missing_messages": 1}
-    from marin.data.documents import read_documents
-
     (document,) = read_documents(made.shards[0])
     assert json.loads(document.text) == {
         "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     }
     assert (document.id, document.meta) == ("chat.jsonl:1", '{"k":1}')
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    control = [EOS, AddedToken(START, normalized=False, rstrip=True), AddedToken(END, normalized=False, lstrip=True)]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=control, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["user assistant \n\n What is a season? été " * 9], trainer)
+    data = tokenizer.to_str().encode()
+    path = tmp_path_factory.mktemp("chat") / "tokenizer.json"
+    path.write_bytes(data)
+    return chat_tokenizer(FileRef("tokenizer.json", str(path), len(data), blake3(data).hexdigest()))
+
+
+SAID = st.lists(
+    st.text(max_size=5) | st.sampled_from([START, END, EOS, "|>", "<|im_", "\n", " ", "👩‍👩‍👧", "user"])
+).map("".join)
+
+
+@given(st.lists(st.lists(st.tuples(SAID, SAID), min_size=1, max_size=3), min_size=1, max_size=3), st.booleans())
+def test_chat_has_the_same_ids_and_targets_by_either_encoder(
+    encoders: ChatTokenizer, talks: list[list[tuple[str, str]]], tagged: bool
+) -> None:
+    template = ChatTemplate(TAGGED if tagged else CHATML, {})
+    rendered = []
+    for talk in talks:
+        pairs = [[{"role": "user", "content": a}, {"role": "assistant", "content": b}] for a, b in talk]
+        document = Document("x", json.dumps({"messages": list(chain(*pairs))}), "x")
+        rendered.append(render(template, document, list(encoders.special), encoders.pattern))
+    for fast, each in zip(encoders.encode_fast(rendered), rendered, strict=True):
+        truth = encoders.encode(each)
+        assert fast.ids.tolist() == truth.ids.tolist()
+        assert fast.is_target.tolist() == truth.is_target.tolist()
+    with pytest.raises(Misplaced):
+        replace(encoders, num_bytes=encoders.num_bytes + 1).encode_fast(rendered)
 
 
 @given(st.lists(st.booleans(), max_size=30))
