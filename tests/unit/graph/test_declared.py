@@ -13,8 +13,7 @@ from marin.graph.step import Step
 
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
-    "Chat": "1 d94596e8a00fa610",
-    "Chat": "1 73507cfb07ec49d6",
+    "Chat": "1 a2ca9bf7541b9014",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 00fee05f5d85762a",
     "Decontaminate": "1 0adcfadefebd3bb3",
@@ -38,10 +37,8 @@ GOLDEN = {
     "Records": "1 7be80297882d89c8",
     "Shuffle": "2 6375896ca382b165",
     "Split": "1 4e05fe33488e9b22",
-    "Tokenize": "2 82146e06424a8da0",
+    "Tokenize": "2 98652a2c929e855e",
     "Train": "1 16dc03d4e138d196",
-    "Tokenize": "2 0dc4f51a19c498a2",
-    "Train": "1 bec466a01134342c",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
