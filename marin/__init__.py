@@ -43,6 +43,7 @@ from marin.steps import (
     Files,
     Filter,
     Generate,
+    HuggingFace,
     MaskPII,
     Parquet,
     Pick,

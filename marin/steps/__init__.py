@@ -10,6 +10,7 @@ from marin.steps.export import Export
 from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
+from marin.steps.hugging_face import HuggingFace
 from marin.steps.mask_pii import MaskPII
 from marin.steps.parquet import Parquet
 from marin.steps.pick import Pick
@@ -31,6 +32,7 @@ __all__ = [
     "Files",
     "Filter",
     "Generate",
+    "HuggingFace",
     "MaskPII",
     "Parquet",
     "Pick",
