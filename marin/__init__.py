@@ -51,6 +51,7 @@ from marin.steps import (
     Inspect,
     LoadModel,
     LoadTokenizer,
+    HuggingFace,
     MaskPII,
     Mix,
     Pack,

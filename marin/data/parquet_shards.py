@@ -13,7 +13,7 @@ from marin.base.json import Json
 from marin.data.counts import Counts
 from marin.data.documents import Batch
 from marin.data.hashes import bundle
-from marin.data.ingest import MapShards, OnError, write_accepted
+from marin.data.ingest import MapShards, OnError, ingest_files, write_accepted
 from marin.data.parquet_files import Columns, RowGroup, read_rows, row_groups
 from marin.data.parse import MAX_DOCUMENT_BYTES, Problem
 from marin.data.sources import read_stored
@@ -47,6 +47,34 @@ def ingest_parquet(
             planned.append((file.path, run.start, piece))
     planned.sort(key=lambda each: each[:2])
     return list(map_shards(parquet_shard, [shard for _, _, shard in planned], **rules).shards)
+
+
+def ingest_either(
+    files: Sequence[FileRef],
+    map_shards: MapShards,
+    *,
+    shard_bytes: int,
+    text: str,
+    meta: Sequence[str] | None,
+    **rules: object,
+) -> list[Shard]:
+    """Return the shards of Documents of files that are all Parquet, or all JSON lines, by their names.
+
+    Raises InputError when there are both, or `meta` is given for lines.
+    """
+    tables = [file for file in files if file.path.endswith(".parquet")]
+    if files and len(tables) == len(files):
+        return ingest_parquet(files, map_shards, shard_bytes=shard_bytes, text=text, meta=meta, **rules)
+    if tables:
+        other = next(file for file in files if not file.path.endswith(".parquet"))
+        raise InputError(
+            f"the files are not of one kind: `{tables[0].path}` is Parquet and `{other.path}` is not",
+            hint="choose files by a pattern that ends in their suffix, such as **/*.parquet",
+        )
+    if meta is not None:
+        hint = "leave `meta` out: of a line all other fields become the document's `meta`"
+        raise InputError("`meta` chooses columns of Parquet, and the files are lines", hint=hint)
+    return ingest_files(files, map_shards, shard_bytes=shard_bytes, text=text, **rules)
 
 
 def cut_runs(groups: Sequence[RowGroup], *, shard_bytes: int) -> list[range]:

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from blake3 import blake3
-
 from marin import fs
 from marin.base.errors import InputError, StoreError
 from marin.data.codecs import Damaged, Decompressed, check_magic, codec_of
+from marin.fs.hashing import hasher_like, is_digest
 from marin.graph.files import FileRef
 
 CHUNK_BYTES = 2**20
@@ -102,7 +101,7 @@ class Verified:
     def __init__(self, file: FileRef, stream: BinaryIO) -> None:
         self._file = file
         self._stream = stream
-        self._hash = blake3()
+        self._hash = hasher_like(file.digest, file.size)
         self._size = 0
 
     def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -116,7 +115,7 @@ class Verified:
         """Raise InputError unless the file is what was pinned."""
         for _ in self.chunks():
             pass
-        if (self._size, self._hash.hexdigest()) != (self._file.size, self._file.digest):
+        if self._size != self._file.size or not is_digest(self._file.digest, self._hash):
             raise changed(self._file, f"has {self._size} with digest {self._hash.hexdigest()[:16]} now")
 
 

@@ -10,7 +10,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from marin.base.errors import StoreError
@@ -35,7 +35,10 @@ _CLIENT_ERRORS = (
     ("gcsfs.retry", "HttpError"),
     ("google.auth.exceptions", "GoogleAuthError"),
     ("azure.core.exceptions", "AzureError"),
+    ("httpx2", "HTTPError"),
+    ("httpx", "HTTPError"),
 )
+_NO_ANSWER = (("httpx2", "TransportError"), ("httpx", "TransportError"))
 _HINTS = {
     errno.ENOSPC: "free space on the disk, or put the store elsewhere with --store",
     errno.EDQUOT: "free space in your quota, or put the store elsewhere with --store",
@@ -100,13 +103,22 @@ def storage_errors() -> tuple[type[Exception], ...]:
 
     NotImplementedError is how fsspec says that a storage cannot be written, such as https.
     """
-    loaded = (getattr(sys.modules.get(module), name, None) for module, name in _CLIENT_ERRORS)
-    return (OSError, NotImplementedError, *(kind for kind in loaded if kind is not None))
+    return (OSError, NotImplementedError, *_loaded(_CLIENT_ERRORS))
+
+
+def _loaded(names: Iterable[tuple[str, str]]) -> tuple[type[Exception], ...]:
+    found = (getattr(sys.modules.get(module), name, None) for module, name in names)
+    return tuple(kind for kind in found if kind is not None)
 
 
 def _is_transient(error: Exception, url: str) -> bool:
     if is_local(url):
         return getattr(error, "errno", None) in _LOCAL_TRANSIENT
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    if status:  # an answer of the Hugging Face hub
+        return status >= 500 or status in (408, 429)
+    if isinstance(error, _loaded(_NO_ANSWER)):
+        return True
     return isinstance(error, OSError) and not isinstance(error, _FINAL) and error.errno not in _REMOTE_FINAL
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from marin.fs.faults import NotFound, attempt, refused
+from marin.fs.hub import PROTOCOL, at_commit, digest_told
 from marin.fs.location import is_local, join, normalise, remote
 
 _MAGIC = "*?["
@@ -31,6 +32,8 @@ class Entry(NamedTuple):
     changed_ns: int
     """When a local file or its name was last touched; 0 for objects, whose version tells by itself."""
     version: str
+    digest: str = ""
+    """What the store says of the content itself, as a digest of marin/fs/hashing.py."""
 
 
 def list_folder(url: str) -> list[str]:
@@ -114,7 +117,8 @@ def _remote_entry(root: str, path: str, info: dict[str, object]) -> Entry:
     version = str(info.get("generation") or info.get("ETag") or info.get("etag") or "")
     if version.startswith("W/"):
         version = ""  # a weak ETag may stay while bytes change
-    return Entry(path, join(root, path), int(cast(int, info.get("size") or 0)), 0, version.strip('"'))
+    size = int(cast(int, info.get("size") or 0))
+    return Entry(path, join(root, path), size, 0, version.strip('"'), digest_told(info))
 
 
 def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]]:
@@ -124,6 +128,8 @@ def glob(pattern: str, *, exclude: Sequence[str] = ()) -> tuple[str, list[Entry]
     that match one of `exclude`, relative to that folder, are left out, whole folders unread where it ends in `/**`.
     """
     pattern = normalise(pattern)
+    if pattern.startswith(PROTOCOL):
+        pattern = at_commit(pattern)
     parts = pattern.split("/")
     literal = next((index for index, part in enumerate(parts) if any(mark in part for mark in _MAGIC)), None)
     if literal is None:

@@ -1,7 +1,8 @@
 """Pins: external inputs by content, so that a result names the bytes it came from.
 
 Digests are remembered by what changes with the content: path, size, times and inode of a local file, size and
-generation or ETag of an object. So each file is read once, a touched one once more, and an unchanged corpus costs a
+generation or ETag of an object. What a store says of the content itself is taken at its word, and checked when the
+file is read. So each file is read once, a touched one once more, and an unchanged corpus costs a
 listing. A file that is another one after it was read than before is not remembered.
 """
 
@@ -101,7 +102,8 @@ class _Hashed(NamedTuple):
 
 def _pinned(entries: Sequence[Entry], memo: Path | None, clock_ns: Callable[[], int]) -> list[FileRef]:
     """Return the files with their digests, in the given order; what is not remembered is read."""
-    known = recall(memo, entries)
+    told = {entry.url: entry.digest for entry in entries if entry.digest}
+    known = {**recall(memo, [entry for entry in entries if not entry.digest]), **told}
     unknown = [entry for entry in entries if entry.url not in known]
     now_ns = clock_ns()
     with ThreadPoolExecutor(_threads([entry.url for entry in unknown])) as pool:

@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from marin.base.errors import StoreError
 from marin.fs.faults import attempt
+from marin.fs.hashing import Hasher, hasher_like, is_digest
 from marin.fs.location import Filesystem, is_local, remote
 from marin.graph.files import FileRef
 
@@ -82,18 +83,25 @@ def exists(url: str) -> bool:
 
 def digest_file(url: str) -> Written:
     """Return the size and blake3 digest of a file, reading it in pieces."""
-    hasher, size = blake3(), 0
+    hasher = blake3()
+    return Written(_read_into(url, hasher), hasher.hexdigest())
+
+
+def _read_into(url: str, hasher: Hasher) -> int:
+    size = 0
     with open_read(url, ahead_bytes=_CHUNK_BYTES) as file:
         while piece := attempt(lambda: file.read(_CHUNK_BYTES), url):
             hasher.update(piece)
             size += len(piece)
-    return Written(size, hasher.hexdigest())
+    return size
 
 
 def read_file(file: FileRef) -> bytes:
     """Return a recorded file's bytes; StoreError when they are not those that were recorded."""
     data = read(file.url, expected_bytes=file.size)
-    _check(file, blake3(data).hexdigest())
+    hasher = hasher_like(file.digest, len(data))
+    hasher.update(data)
+    _check(file, hasher)
     return data
 
 
@@ -110,11 +118,13 @@ def open_file(file: FileRef) -> BinaryIO:
 
 def check_file(file: FileRef) -> None:
     """Raise StoreError unless a file's bytes are those that were recorded."""
-    _check(file, digest_file(file.url).digest)
+    hasher = hasher_like(file.digest, file.size)
+    _read_into(file.url, hasher)
+    _check(file, hasher)
 
 
-def _check(file: FileRef, digest: str) -> None:
-    if digest != file.digest:
+def _check(file: FileRef, hasher: Hasher) -> None:
+    if not is_digest(file.digest, hasher):
         raise StoreError(
             f"`{file.path}` does not have the digest that was recorded when it was made: the file is damaged",
             where=file.url,

@@ -1,7 +1,8 @@
 """Nouns for bytes that exist: a file, a shard, the contents of an artifact, and the two doors to them.
 
 Invariant: everything here is a frozen value that pickles small; the bytes stay in the store. Digests are blake3
-hex of a file's content. This module knows URLs as text only: `marin.fs` reads and writes.
+hex of a file's content, or of a pinned input what its store names it by (marin/fs/hashing.py). This module knows URLs
+as text only: `marin.fs` reads and writes.
 """
 
 from collections.abc import Sequence

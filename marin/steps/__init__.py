@@ -17,6 +17,7 @@ from marin.steps.import_tokens import ImportTokens
 from marin.steps.inspect import Inspect
 from marin.steps.load_model import LoadModel
 from marin.steps.load_tokenizer import LoadTokenizer
+from marin.steps.hugging_face import HuggingFace
 from marin.steps.mask_pii import MaskPII
 from marin.steps.mix import Mix
 from marin.steps.pack import Pack
@@ -47,6 +48,7 @@ __all__ = [
     "Inspect",
     "LoadModel",
     "LoadTokenizer",
+    "HuggingFace",
     "MaskPII",
     "Mix",
     "Pack",

@@ -49,6 +49,7 @@ RAY_FILES = {
 LAZY_DOORS = {
     "base/lazy.py",
     "fs/location.py",  # s3fs is an extra
+    "fs/hub.py",  # huggingface_hub is an extra
     "graph/artifact.py",  # Table needs pyarrow when it is read
     "export/parity.py",  # transformers is optional
     "data/sentencepiece_model.py",  # sentencepiece is an extra
