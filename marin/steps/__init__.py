@@ -13,11 +13,11 @@ from marin.steps.export_tokens import ExportTokens
 from marin.steps.files import Files
 from marin.steps.filter import Filter
 from marin.steps.generate import Generate
+from marin.steps.hugging_face import HuggingFace
 from marin.steps.import_tokens import ImportTokens
 from marin.steps.inspect import Inspect
 from marin.steps.load_model import LoadModel
 from marin.steps.load_tokenizer import LoadTokenizer
-from marin.steps.hugging_face import HuggingFace
 from marin.steps.mask_pii import MaskPII
 from marin.steps.mix import Mix
 from marin.steps.pack import Pack
@@ -44,11 +44,11 @@ __all__ = [
     "Files",
     "Filter",
     "Generate",
+    "HuggingFace",
     "ImportTokens",
     "Inspect",
     "LoadModel",
     "LoadTokenizer",
-    "HuggingFace",
     "MaskPII",
     "Mix",
     "Pack",
