@@ -21,14 +21,14 @@ GOLDEN = {
     "Files": "2 ea530fc2c245ad7e",
     "Filter": "1 000360dfd969b386",
     "Generate": "1 f9b702b25a11a81b",
-    "LoadModel": "1 a1f800f729673954",
+    "LoadModel": "1 51ec66409604b512",
     "MaskPII": "1 d887376938ee9435",
     "Pick": "1 b9007f8739b1ee8c",
     "Records": "1 36f4f44636ecfcf3",
     "Shuffle": "1 381221bb97abfe00",
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "1 6c7961b2c0b0ab4c",
-    "Train": "1 183bc4a5400e28b1",
+    "Train": "1 ecd4bafb16c19ae0",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
