@@ -50,6 +50,13 @@ class Train(Step[Checkpoint]):
     """What a loss or gradient that is no number costs: `StopRun`, `SkipStep` or `RollBack`."""
     document_mask: Annotated[bool, ElideIf(False)] = False
     """Keep packed documents apart: a token sees its own document only, with positions from the document's start."""
+    validation: Placement[Step[Sequences] | None] = None
+    """Held-out sequences, tokenized and packed alike: their loss and bits per byte go to the metrics and nowhere else,
+    so that adding them retrains nothing."""
+    validate_every: Placement[int] = Field(default=250, ge=1)
+    """Steps between looks at them; the last step always is one."""
+    validate_sequences: Placement[int] = Field(default=256, ge=1)
+    """How many of them are looked at: the first ones."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences a rank holds at once; None: all of its share."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
@@ -100,8 +107,12 @@ class Train(Step[Checkpoint]):
             micro_batch=self.micro_batch,
             checkpoint_seconds=self.checkpoint_seconds,
             log_every=self.log_every,
+            validate_every=self.validate_every,
+            validate_sequences=self.validate_sequences,
         )
         data, init = ctx.load(self.data), ctx.load(self.init) if self.init else None
+        validation = ctx.load(self.validation) if self.validation else None
+        entry.check_validation(validation, data)
         entry.resolved(config, data, world_size=1, init=init)  # wrong fields are named before devices are asked for
         results = ctx.gang(
             entry.train_rank,
@@ -109,6 +120,7 @@ class Train(Step[Checkpoint]):
             config=config,
             data=data,
             init=init,
+            validation=validation,
             checkpoints=ctx.checkpoints,
             output=ctx.output,
         )

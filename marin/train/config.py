@@ -110,6 +110,10 @@ class TrainConfig(Config):
     """Time between checkpoints."""
     checkpoint_steps: Placement[int | None] = Field(default=None, ge=1)
     """Steps between checkpoints, instead of time."""
+    validate_every: Placement[int] = Field(default=250, ge=1)
+    """Steps between looks at held-out sequences, where some were given."""
+    validate_sequences: Placement[int] = Field(default=256, ge=1)
+    """How many of them are looked at, over all ranks."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
 

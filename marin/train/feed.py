@@ -4,6 +4,7 @@ Invariant: what is made ahead never moves the cursor: a step's samples follow fr
 by a Protocol, so any source with numbered sequences will do.
 """
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, cast
@@ -75,6 +76,22 @@ class Batch(NamedTuple):
         starts = range(0, len(self.tokens), size or len(self.tokens))
         return [self._part(slice(start, start + (size or len(self.tokens)))) for start in starts]
 
+    def pinned(self) -> "Batch":
+        """Return it in memory from which copies to a GPU need no wait."""
+        return self._with(Tensor.pin_memory)
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return it on a device; the host does not wait for the copy."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _with(self, moved: Callable[[Tensor], Tensor]) -> "Batch":
+        return self._replace(
+            tokens=moved(self.tokens),
+            targets=moved(self.targets),
+            segments=None if self.segments is None else moved(self.segments),
+            positions=None if self.positions is None else moved(self.positions),
+        )
+
     def _part(self, rows: slice) -> "Batch":
         segments = None if self.segments is None else self.segments[rows]
         positions = None if self.positions is None else self.positions[rows]
@@ -116,12 +133,7 @@ class Feed:
         if self._ahead is None:
             raise StopIteration
         ready, self._ahead = self._ahead.result(), self._start_next()
-        return ready._replace(
-            tokens=ready.tokens.to(self._device, non_blocking=True),
-            targets=ready.targets.to(self._device, non_blocking=True),
-            segments=None if ready.segments is None else ready.segments.to(self._device, non_blocking=True),
-            positions=None if ready.positions is None else ready.positions.to(self._device, non_blocking=True),
-        )
+        return ready.to(self._device)
 
     def __enter__(self) -> Self:
         return self
@@ -139,19 +151,20 @@ class Feed:
         first, size = self._offset + self._plan.sequences(step), self._plan.batch(step)
         own = share(size, rank=self._rank, world_size=self._world_size)
         numbers = samples(first, first + size, num_sequences=len(self._source), seed=self._seed)[own]
-        audit = audit_hash(step, numbers)
-        if not self._documents:
-            tokens, targets = self._source.batch(numbers)[:2]
-            return Batch(self._staged(tokens), self._staged(targets), _count(targets), audit)
-        read = cast(SegmentedSource, self._source).batch(numbers, segments=True)
-        assert read.segments is not None
-        positions = None if read.positions is None else self._staged(read.positions)
-        staged = self._staged(read.tokens), self._staged(read.targets), _count(read.targets), audit
-        return Batch(*staged, segments=self._staged(read.segments), positions=positions)
+        batch = read_batch(self._source, numbers, self._documents)._replace(audit=audit_hash(step, numbers))
+        return batch.pinned() if self._device.type == "cuda" else batch
 
-    def _staged(self, array: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.pin_memory() if self._device.type == "cuda" else tensor
+
+def read_batch(source: SequenceSource, numbers: NDArray[np.int64], documents: bool) -> Batch:
+    """Return the sequences with these numbers on the CPU, with segments where `documents` are kept apart; audit 0."""
+    if not documents:
+        tokens, targets = source.batch(numbers)[:2]
+        return Batch(torch.from_numpy(tokens), torch.from_numpy(targets), _count(targets), 0)
+    read = cast(SegmentedSource, source).batch(numbers, segments=True)
+    assert read.segments is not None
+    positions = None if read.positions is None else torch.from_numpy(read.positions)
+    tensors = torch.from_numpy(read.tokens), torch.from_numpy(read.targets)
+    return Batch(*tensors, _count(read.targets), 0, segments=torch.from_numpy(read.segments), positions=positions)
 
 
 def _count(targets: NDArray[np.int64]) -> int:

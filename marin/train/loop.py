@@ -23,6 +23,7 @@ from marin.train.order import samples
 from marin.train.ranks import Ranks
 from marin.train.schedule import factor
 from marin.train.state import TrainingState
+from marin.train.validation import HeldOut, Validation
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Loop:
         *,
         member: Member,
         ranks: Ranks,
+        held_out: HeldOut | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
@@ -61,6 +63,12 @@ class Loop:
         self._checked = state.step
         self._saved_step, self._saved_at = state.step, clock()
         self._logged_tokens, self._logged_at = state.tokens, clock()
+        self._validation = held_out and Validation(
+            held_out,
+            sequences=state.config.validate_sequences,
+            documents=state.config.document_mask,
+            device=state.device,
+        )
 
     def resume(self) -> None:
         """Continue from the newest good checkpoint: rank 0 chooses and verifies it, the others load the same."""
@@ -109,6 +117,8 @@ class Loop:
                 last = state.step == state.num_steps
                 if state.step % state.config.log_every == 0 or last:
                     self._report()
+                if self._validation and (state.step % state.config.validate_every == 0 or last):
+                    self._validate(self._validation)
                 if last or self._is_due(stop=stop):
                     self._save()
                 if stop and not last:
@@ -221,6 +231,24 @@ class Loop:
                 plan.sequences(state.step) * context, plan.sequences(state.num_steps) * context, "tokens"
             )
         self._logged_tokens, self._logged_at = state.tokens, now
+
+    def _validate(self, validation: Validation) -> None:
+        """Record the loss on held-out sequences; its time is not counted into the tokens a second."""
+        state, began, asked = self._state, self._clock(), 0
+
+        def alive() -> None:
+            nonlocal asked
+            asked += 1
+            self._member.beat(f"validate {asked}", state.step)
+
+        share = -(-state.config.batch // self._ranks.world_size)
+        with _precision(state.device):
+            found = validation.losses(
+                state.model, self._ranks, micro_batch=state.config.micro_batch or share, alive=alive
+            )
+        if self._ranks.rank == 0:
+            self._member.metric(step=state.step, tokens=state.tokens, **found)
+        self._logged_at += self._clock() - began
 
     def _is_due(self, *, stop: bool) -> bool:
         config = self._state.config

@@ -107,21 +107,22 @@ def _computed(model: Decoder) -> dict[str, object]:
     return {**kept, **resolved}
 
 
-def check_tokenizer(checkpoint: Checkpoint, data: Sequences) -> None:
-    """Raise DataError if the data were tokenized with ids that mean something else to the checkpoint."""
-    ours, theirs = (_tokenizer_bytes(each) for each in (data, checkpoint))
+def check_tokenizer(data: Sequences, other: Checkpoint | Sequences, *, where: str, of: str) -> None:
+    """Raise DataError if the data were tokenized with ids that mean something else to `other`; `of` names it."""
+    ours, theirs = tokenizer_bytes(data), tokenizer_bytes(other)
     if ours is None or theirs is None or ours == theirs:
         return
     own, given = load_tokenizer(ours).get_vocab(), load_tokenizer(theirs).get_vocab()
     if differing := sorted(token for token in own.keys() | given.keys() if own.get(token) != given.get(token)):
         raise DataError(
-            f"the data were tokenized with another vocabulary than the initial checkpoint's: {len(differing):,} "
+            f"the data were tokenized with another vocabulary than {of}: {len(differing):,} "
             f"tokens differ, such as {differing[0]!r}",
-            where="Train.init",
-            hint="tokenize with the checkpoint's own tokenizer",
+            where=where,
+            hint="tokenize both with the same tokenizer",
         )
 
 
-def _tokenizer_bytes(artifact: Checkpoint | Sequences) -> bytes | None:
+def tokenizer_bytes(artifact: Checkpoint | Sequences) -> bytes | None:
+    """Return the artifact's `tokenizer.json`; None where there is none."""
     files = [file for file in artifact.contents.files if file.path == "tokenizer.json"]
     return artifact.contents.reader.read(files[0]) if files else None
