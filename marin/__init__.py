@@ -65,5 +65,7 @@ from marin.steps import (
     TrainTokenizer,
 )
 from marin.train.config import AdamW, Constant, Cosine, Muon, WarmupStableDecay
+from marin.train.nonfinite import RollBack, SkipStep, StopRun
+from marin.train.ramp import BatchRamp
 
 __version__ = "0.1.0"

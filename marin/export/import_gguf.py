@@ -34,6 +34,7 @@ def import_gguf(file: FileRef, reader: Reader, output: Output) -> Json:
         theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     config = theirs.config.to_dict()
+    config.pop("quantization_config", None)  # says how the file was stored; these weights no longer are
     decoder = from_hugging_face_config(config)
     model = load_model(decoder, theirs.state_dict(), torch.device("cpu"))
     eos_id = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else config.get("eos_token_id")

@@ -1,15 +1,19 @@
 """`Train`: a decoder from shuffled sequences, in a gang that survives the loss of any of its ranks."""
 
-from pydantic import Field
+from typing import Annotated, Self
 
-from marin.base.config import Placement
+from pydantic import Field, model_validator
+
+from marin.base.config import ElideIf, Placement
 from marin.base.errors import ConfigurationError
 from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Context
 from marin.graph.resources import Resources
 from marin.graph.step import Step
 from marin.model.config import Decoder
-from marin.train.config import Optimizer, Schedule, TrainConfig, WarmupStableDecay
+from marin.train.config import Carry, Optimizer, Schedule, TrainConfig, WarmupStableDecay
+from marin.train.nonfinite import NonFinite, StopRun
+from marin.train.ramp import BatchRamp, check_ramp
 
 
 class Train(Step[Checkpoint]):
@@ -27,8 +31,32 @@ class Train(Step[Checkpoint]):
     schedule: Schedule = WarmupStableDecay()
     seed: int = Field(default=0, ge=0)
     """Of the initial weights and of the order of data after the first epoch."""
-    clip: float | None = Field(default=1.0, gt=0)
+    clip: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Largest norm of the whole gradient; None leaves it as it is."""
+    init: Annotated[Step[Checkpoint] | None, ElideIf(None)] = None
+    """The checkpoint to start from, of the same model and tokenizer; None: weights made from the seed."""
+    carry: Annotated[Carry, ElideIf("weights")] = "weights"
+    """`training`: also take over the optimiser's state and, on the same data, the place in them (for a decay that
+    branches off a stable run, say). The initial checkpoint must have been trained with `keep_state`."""
+    keep_state: Annotated[bool, ElideIf(False)] = False
+    """Leave the optimiser's state in the checkpoint, for others to carry on; two to three times its size."""
+    ramp: Annotated[BatchRamp | None, ElideIf(None)] = None
+    """Smaller batches at first, growing to `batch`."""
+    z_loss: Annotated[float, ElideIf(0.0)] = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the squared log normaliser in the gradient (PaLM: 1e-4); the loss shown stays the cross-entropy."""
+    ema: Annotated[float | None, ElideIf(None)] = Field(default=None, gt=0, lt=1)
+    """Decay of a moving average of the weights, which then is the checkpoint."""
+    nonfinite: Annotated[NonFinite, ElideIf(StopRun())] = Field(default=StopRun(), discriminator="kind")
+    """What a loss or gradient that is no number costs: `StopRun`, `SkipStep` or `RollBack`."""
+    document_mask: Annotated[bool, ElideIf(False)] = False
+    """Keep packed documents apart: a token sees its own document only, with positions from the document's start."""
+    validation: Placement[Step[Sequences] | None] = None
+    """Held-out sequences, tokenized and packed alike: their loss and bits per byte go to the metrics and nowhere else,
+    so that adding them retrains nothing."""
+    validate_every: Placement[int] = Field(default=250, ge=1)
+    """Steps between looks at them; the last step always is one."""
+    validate_sequences: Placement[int] = Field(default=256, ge=1)
+    """How many of them are looked at: the first ones."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences a rank holds at once; None: all of its share."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
@@ -36,13 +64,25 @@ class Train(Step[Checkpoint]):
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
 
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        check_ramp(self.ramp, self.batch, where="Train")
+        if self.carry == "training" and self.init is None:
+            raise ConfigurationError(
+                "there is no initial checkpoint whose training could be carried on",
+                where="Train.carry",
+                hint="give `init`, or leave `carry` out",
+            )
+        return self
+
     def check_resources(self, resources: Resources) -> None:
         """Refuse more ranks than sequences: any other number shares the same batch, evenly or not."""
-        if resources.num_ranks > self.batch:
+        smallest, name = (self.ramp.start, "ramp.start") if self.ramp else (self.batch, "batch")
+        if resources.num_ranks > smallest:
             raise ConfigurationError(
-                f"a batch of {self.batch} sequences cannot feed {resources.num_ranks} ranks",
-                where="Train.batch",
-                hint=f"give `batch` at least {resources.num_ranks}, or use fewer gpus, nodes or ranks",
+                f"a batch of {smallest} sequences cannot feed {resources.num_ranks} ranks",
+                where=f"Train.{name}",
+                hint=f"give `{name}` at least {resources.num_ranks}, or use fewer gpus, nodes or ranks",
             )
 
     def run(self, ctx: Context) -> Checkpoint:
@@ -57,15 +97,30 @@ class Train(Step[Checkpoint]):
             batch=self.batch,
             seed=self.seed,
             clip=self.clip,
+            carry=self.carry,
+            keep_state=self.keep_state,
+            ramp=self.ramp,
+            z_loss=self.z_loss,
+            ema=self.ema,
+            nonfinite=self.nonfinite,
+            document_mask=self.document_mask,
             micro_batch=self.micro_batch,
             checkpoint_seconds=self.checkpoint_seconds,
             log_every=self.log_every,
+            validate_every=self.validate_every,
+            validate_sequences=self.validate_sequences,
         )
+        data, init = ctx.load(self.data), ctx.load(self.init) if self.init else None
+        validation = ctx.load(self.validation) if self.validation else None
+        entry.check_validation(validation, data)
+        entry.resolved(config, data, world_size=1, init=init)  # wrong fields are named before devices are asked for
         results = ctx.gang(
             entry.train_rank,
             rendezvous=entry.open_rendezvous,
             config=config,
-            data=ctx.load(self.data),
+            data=data,
+            init=init,
+            validation=validation,
             checkpoints=ctx.checkpoints,
             output=ctx.output,
         )

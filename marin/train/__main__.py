@@ -42,6 +42,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             data=open_folder(fs.normalise(options.data)),
             checkpoints=fs.normalise(options.checkpoints),
             output=fs.FolderOutput(fs.normalise(options.output)),
+            validation=open_folder(fs.normalise(options.validation)) if options.validation else None,
         )
         files_of([result])
     except MarinError as error:
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m marin.train", description="Train a decoder on packed sequences.")
     parser.add_argument("--data", required=True, help="folder written by marin.train.folder.write_folder")
+    parser.add_argument("--validation", help="folder of held-out sequences, written alike; their loss is logged")
     parser.add_argument("--config", required=True, type=Path, help="JSON file with the fields of TrainConfig")
     parser.add_argument("--checkpoints", required=True, help="URL of the folder to resume from and write to")
     parser.add_argument("--output", required=True, help="folder for weights, config.json and training.json")

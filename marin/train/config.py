@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from marin.base.config import Config, Placement
+from marin.base.config import Config, ElideIf, Placement
 from marin.base.errors import ConfigurationError
 from marin.model.config import Decoder
+from marin.train.nonfinite import NonFinite, StopRun
+from marin.train.ramp import BatchRamp, StepPlan, check_ramp, plan_steps
 
 
 class AdamW(Config):
@@ -20,8 +22,10 @@ class AdamW(Config):
     lr: float = Field(gt=0, allow_inf_nan=False)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.1, ge=0)
+    eps: float = Field(default=1e-8, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.1, ge=0, allow_inf_nan=False)
+    decay_embeddings: Annotated[bool, ElideIf(True)] = True
+    """Whether embeddings decay as other matrices do; an output layer of its own always does."""
 
 
 class Muon(Config):
@@ -33,7 +37,7 @@ class Muon(Config):
     kind: Literal["muon"] = "muon"
     lr: float = Field(gt=0, allow_inf_nan=False)
     momentum: float = Field(default=0.95, ge=0, lt=1)
-    weight_decay: float = Field(default=0.1, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0, allow_inf_nan=False)
     others: AdamW
     """For every parameter that is no matrix inside a layer."""
 
@@ -65,6 +69,9 @@ class WarmupStableDecay(Config):
     """Fraction of the learning rate that is left at the end."""
 
 
+Carry = Literal["weights", "training"]
+"""What a run takes over from another's checkpoint: its weights, or also its optimiser and its place in the data."""
+
 Optimizer = Annotated[AdamW | Muon, Field(discriminator="kind")]
 Schedule = Annotated[Constant | Cosine | WarmupStableDecay, Field(discriminator="kind")]
 
@@ -81,26 +88,54 @@ class TrainConfig(Config):
     """Sequences of one step, over all ranks."""
     seed: int = Field(ge=0)
     """Of the initial weights and of the order of data after the first epoch."""
-    clip: float | None = Field(default=1.0, gt=0)
+    clip: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Largest norm of the whole gradient; None leaves it as it is."""
+    z_loss: Annotated[float, ElideIf(0.0)] = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the squared log normaliser in the gradient; 1e-4 in PaLM."""
+    ramp: Annotated[BatchRamp | None, ElideIf(None)] = None
+    """Smaller batches at first."""
+    ema: Annotated[float | None, ElideIf(None)] = Field(default=None, gt=0, lt=1)
+    """Decay of a moving average of the weights, which then is the result."""
+    nonfinite: Annotated[NonFinite, ElideIf(StopRun())] = Field(default=StopRun(), discriminator="kind")
+    """What a loss or gradient that is no number costs."""
+    document_mask: Annotated[bool, ElideIf(False)] = False
+    """Whether a token sees its own document only, with positions from the document's start."""
+    carry: Annotated[Carry, ElideIf("weights")] = "weights"
+    """What is taken over from an initial checkpoint."""
+    keep_state: Annotated[bool, ElideIf(False)] = False
+    """Whether the result holds what `carry="training"` takes over."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences that a rank computes at once; all of its share by default."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
     """Time between checkpoints."""
     checkpoint_steps: Placement[int | None] = Field(default=None, ge=1)
     """Steps between checkpoints, instead of time."""
+    validate_every: Placement[int] = Field(default=250, ge=1)
+    """Steps between looks at held-out sequences, where some were given."""
+    validate_sequences: Placement[int] = Field(default=256, ge=1)
+    """How many of them are looked at, over all ranks."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
 
     @model_validator(mode="after")
-    def _check_warmup(self) -> "TrainConfig":
+    def _check_lengths(self) -> "TrainConfig":
+        check_ramp(self.ramp, self.batch, where="TrainConfig")
         if self.model.context is not None and self.schedule.warmup_steps >= self.num_steps(self.model.context):
             raise warmup_error(self, self.model.context)
         return self
 
     def num_steps(self, context: int) -> int:
         """Return the steps of the run for sequences of `context` tokens."""
-        return -(-self.tokens // (self.batch * context))
+        return self.steps(context).num_steps
+
+    def steps(self, context: int) -> StepPlan:
+        """Return the steps and their batches for sequences of `context` tokens."""
+        return plan_steps(tokens=self.tokens, context=context, batch=self.batch, ramp=self.ramp)
+
+    @property
+    def smallest_batch(self) -> int:
+        """Sequences of the smallest step."""
+        return self.ramp.start if self.ramp else self.batch
 
 
 def warmup_error(config: TrainConfig, context: int) -> ConfigurationError:

@@ -3,6 +3,7 @@
 `train_rank` checks everything that can be checked before a rank waits for another or touches a device for long.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +13,8 @@ import torch._dynamo  # noqa: F401  the first optimiser imports it, for 1 s: her
 from marin.base.errors import ConfigurationError, Interrupted
 from marin.base.json import Json
 from marin.data.loader import SequenceData
-from marin.graph.artifact import Sequences
+from marin.data.tokenizer import load_tokenizer
+from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Member
 from marin.graph.files import FileRef, Output
 from marin.train.checkpoint import Checkpoints
@@ -21,23 +23,43 @@ from marin.train.feed import SequenceSource
 from marin.train.loop import Loop, Outcome
 from marin.train.ranks import device_of, join, open_rendezvous
 from marin.train.record import write_result
+from marin.train.start import Start, check_tokenizer, matched, read_decoder, read_start, tokenizer_bytes
 from marin.train.state import TrainingState
+from marin.train.token_bytes import token_bytes
+from marin.train.validation import HeldOut
 
 __all__ = ["files_of", "open_rendezvous", "record_of", "resolved", "train_rank", "train_source"]
 
 
 def train_rank(
-    member: Member, *, config: TrainConfig, data: Sequences, checkpoints: str, output: Output
+    member: Member,
+    *,
+    config: TrainConfig,
+    data: Sequences,
+    checkpoints: str,
+    output: Output,
+    init: Checkpoint | None = None,
+    validation: Sequences | None = None,
 ) -> dict[str, Json]:
     """Train as one rank of a gang, from the newest checkpoint if there is one; rank 0 writes the result.
 
+    `init`: a checkpoint of another run or model, from which the first step starts. `validation`: held-out sequences,
+    whose loss goes to the metrics.
     Returns `{"files": [...], "record": {...}}` from rank 0, or `{"stopped": step}` after a stop that was asked for.
     """
-    ready = resolved(config, data, world_size=member.world_size)
+    ready = resolved(config, data, world_size=member.world_size, init=init)
+    check_validation(validation, data)
     assert ready.model.context is not None
     source = SequenceData(data.shards, ready.model.context)
     result = train_source(
-        member, config=ready, source=source, checkpoints=checkpoints, output=output, eos_id=data.meta.get("eos_id")
+        member,
+        config=ready,
+        source=source,
+        checkpoints=checkpoints,
+        output=output,
+        eos_id=data.meta.get("eos_id"),
+        start=read_start(init, carry_training=ready.carry == "training") if init else None,
+        held_out=read_held_out(validation, ready) if validation else None,
     )
     if member.rank == 0 and "stopped" not in result:
         copied = [file for file in data.contents.files if file.path == "tokenizer.json"]
@@ -55,17 +77,22 @@ def train_source(
     checkpoints: str,
     output: Output,
     eos_id: int | None = None,
+    start: Start | None = None,
+    held_out: HeldOut | None = None,
 ) -> dict[str, Json]:
     """Train on any numbered sequences; `config` must be resolved. Returns what `train_rank` returns."""
+    check_source(config, source)
+    if held_out is not None:
+        check_source(config, held_out.source)
     device = device_of(member)
     ranks = join(member, device)
-    state = TrainingState(config, source, device)
-    loop = Loop(state, source, Checkpoints(checkpoints), member=member, ranks=ranks)
+    state = TrainingState(config, source, device, start)
+    loop = Loop(state, source, Checkpoints(checkpoints), member=member, ranks=ranks, held_out=held_out)
     loop.resume()
     outcome = loop.run()
     ranks.close()
     if outcome is Outcome.STOPPED:
-        return {"stopped": state.step}
+        return {"stopped": loop.saved_step}
     if member.rank != 0:
         return {"files": [], "record": {}}
     member.beat("write", state.step)
@@ -73,14 +100,54 @@ def train_source(
     return {"files": [asdict(file) for file in output.files], "record": summary}
 
 
-def resolved(config: TrainConfig, data: Sequences, *, world_size: int) -> TrainConfig:
-    """Return the configuration with what the data decide filled in; raises ConfigurationError if they disagree."""
-    context = data.meta["context"]
-    model = config.model.with_data(vocab_size=data.meta["vocab_size"], context=context)
-    if config.batch < world_size:
+def check_source(config: TrainConfig, source: SequenceSource) -> None:
+    """Raise ConfigurationError if documents are to be kept apart and the data do not say where they begin."""
+    if config.document_mask and "segments" not in inspect.signature(source.batch).parameters:
         raise ConfigurationError(
-            f"a batch of {config.batch} sequences cannot feed {world_size} ranks",
-            where="TrainConfig.batch",
+            "the data do not say where documents begin",
+            where="Train.document_mask",
+            hint="set document_mask=False, or pack the data so that their index is kept",
+        )
+
+
+def check_validation(validation: Sequences | None, data: Sequences) -> None:
+    """Raise ConfigurationError or DataError unless held-out sequences are packed and tokenized as the data are."""
+    if validation is None:
+        return
+    for name in ("context", "vocab_size"):
+        if validation.meta[name] != data.meta[name]:
+            raise ConfigurationError(
+                f"the held-out sequences have `{name}` {validation.meta[name]}, the data {data.meta[name]}",
+                where="Train.validation",
+                hint="tokenize and pack both with the same steps",
+            )
+    check_tokenizer(data, validation, where="Train.validation", of="the held-out sequences'")
+
+
+def read_held_out(validation: Sequences, config: TrainConfig) -> HeldOut:
+    """Return held-out sequences, with the bytes of each token where their tokenizer is among the files."""
+    assert config.model.context is not None
+    source = SequenceData(validation.shards, config.model.context)
+    tokenizer = tokenizer_bytes(validation)
+    sizes = token_bytes(load_tokenizer(tokenizer), config.model.vocabulary) if tokenizer else None
+    return HeldOut(source, sizes)
+
+
+def resolved(config: TrainConfig, data: Sequences, *, world_size: int, init: Checkpoint | None = None) -> TrainConfig:
+    """Return the configuration with what the data decide filled in; raises ConfigurationError if they disagree.
+
+    With an initial checkpoint its model must be the one to train, and its tokenizer that of the data.
+    """
+    context = data.meta["context"]
+    model = config.model
+    if init is not None:
+        model = matched(model, read_decoder(init), context=context)
+        check_tokenizer(data, init, where="Train.init", of="the initial checkpoint's")
+    model = model.with_data(vocab_size=data.meta["vocab_size"], context=context)
+    if config.smallest_batch < world_size:
+        raise ConfigurationError(
+            f"a batch of {config.smallest_batch} sequences cannot feed {world_size} ranks",
+            where="TrainConfig.ramp.start" if config.ramp else "TrainConfig.batch",
             hint=f"give `batch` at least {world_size}, or use fewer ranks",
         )
     if config.schedule.warmup_steps >= config.num_steps(context):

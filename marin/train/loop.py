@@ -18,10 +18,12 @@ from marin.base.errors import MarinError
 from marin.graph.context import Member
 from marin.train.checkpoint import Checkpoints
 from marin.train.feed import Batch, Feed, SequenceSource
+from marin.train.nonfinite import RollBack, StopRun, Verdict, verdict
 from marin.train.order import samples
 from marin.train.ranks import Ranks
 from marin.train.schedule import factor
 from marin.train.state import TrainingState
+from marin.train.validation import HeldOut, Validation
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class Loop:
         *,
         member: Member,
         ranks: Ranks,
+        held_out: HeldOut | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
@@ -60,6 +63,12 @@ class Loop:
         self._checked = state.step
         self._saved_step, self._saved_at = state.step, clock()
         self._logged_tokens, self._logged_at = state.tokens, clock()
+        self._validation = held_out and Validation(
+            held_out,
+            sequences=state.config.validate_sequences,
+            documents=state.config.document_mask,
+            device=state.device,
+        )
 
     def resume(self) -> None:
         """Continue from the newest good checkpoint: rank 0 chooses and verifies it, the others load the same."""
@@ -76,87 +85,177 @@ class Loop:
 
     def run(self) -> Outcome:
         """Train to the end, or to the step at which any rank is asked to stop. Ends with a checkpoint."""
+        while (outcome := self._run_on()) is None:
+            self._roll_back()
+        return outcome
+
+    @property
+    def saved_step(self) -> int:
+        """The step from which this run would continue."""
+        return self._saved_step
+
+    def _run_on(self) -> Outcome | None:
+        """Train from the cursor on; None when this step has to be rolled back."""
         state = self._state
         feed = Feed(
             self._source,
-            batch=state.config.batch,
+            plan=state.plan,
+            offset=state.offset,
             seed=state.config.seed,
             steps=range(state.step, state.num_steps),
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
             device=state.device,
+            documents=state.config.document_mask,
         )
         with feed:
             for batch in feed:
                 self._member.beat("train", state.step)
-                stop = self._step(batch)
+                stop, done = self._step(batch)
+                if done is Verdict.ROLL_BACK:
+                    return None
                 last = state.step == state.num_steps
                 if state.step % state.config.log_every == 0 or last:
                     self._report()
-                if last or stop or self._is_due():
+                if self._validation and (state.step % state.config.validate_every == 0 or last):
+                    self._validate(self._validation)
+                if last or self._is_due(stop=stop):
                     self._save()
                 if stop and not last:
                     return Outcome.STOPPED
         return Outcome.FINISHED
 
-    def _step(self, batch: Batch) -> bool:
-        """Do one optimiser step; return whether any rank was asked to stop."""
+    def _step(self, batch: Batch) -> tuple[bool, Verdict]:
+        """Do one optimiser step; return whether any rank was asked to stop, and what was done about the step."""
         state, step = self._state, self._state.step
         count, stops, audit = self._ranks.agree([batch.num_targets, self._member.stopping, batch.audit])
         log.debug("step %d rank %d samples %016x", step, self._ranks.rank, batch.audit & (2**64 - 1))
         state.gradients.clear()
-        size = state.config.micro_batch or len(batch.tokens)
-        for tokens, targets in zip(torch.split(batch.tokens, size), torch.split(batch.targets, size), strict=True):
+        for part in batch.micro_batches(state.config.micro_batch):
             with _precision(state.device):
-                loss = state.model.loss_sum(tokens, targets) / max(1, count)
+                loss = state.model.loss_sum(
+                    part.tokens, part.targets, part.segments, part.positions, z_loss=state.config.z_loss
+                ) / max(1, count)
             loss.backward()  # type: ignore[no-untyped-call]
             state.gradients.loss += loss.detach()
         self._ranks.add(state.gradients.summed)
         state.norms[step] = state.gradients.clip(state.config.clip)
         state.losses[step] = state.gradients.loss
-        state.update.step(factor(state.config.schedule, step, state.num_steps))
+        done = self._verdict(step)
+        if done is Verdict.ROLL_BACK:
+            return stops > 0, done
+        if done is Verdict.UPDATE:
+            state.update.step(factor(state.config.schedule, step, state.num_steps, state.plan.sequences))
+            if state.average is not None:
+                state.average.update(step)
         state.advance(num_targets=count, audit=audit)
         if state.device.type == "cpu":
             self._check()
-        return stops > 0
+        return stops > 0, done
+
+    def _verdict(self, step: int) -> Verdict:
+        """Return what to do about a step, the same on all ranks; raises Diverged when the policy's cap is reached.
+
+        A run that stops at such a step asks later (`_check`), so that the host need not wait for the device here.
+        """
+        state = self._state
+        if isinstance(state.config.nonfinite, StopRun):
+            return Verdict.UPDATE
+        finite = torch.isfinite(state.losses[step]) & torch.isfinite(state.norms[step])
+        (worst,) = self._ranks.agree([int(not bool(finite))])
+        done = verdict(state.config.nonfinite, finite=worst == 0, so_far=len(state.events))
+        if done is Verdict.STOP:
+            raise self._diverged(step)
+        if done is Verdict.SKIP:
+            state.events.append({"step": step, "action": "skip"})
+            log.warning("step %d is skipped: its loss or gradient is not finite", step)
+        return done
+
+    def _roll_back(self) -> None:
+        """Return to the newest good checkpoint and pass over the samples since; Diverged where there is none."""
+        state, step = self._state, self._state.step
+        loaded = self._checkpoints.newest() if self._ranks.rank == 0 else None
+        own_name = (loaded.name if loaded else "") if self._ranks.rank == 0 else None
+        name = self._ranks.share(f"rollback/{len(state.events)}", own_name)
+        if not name:
+            raise self._diverged(step)
+        loaded = loaded or self._checkpoints.load(name)
+        state.return_to(loaded.tensors, loaded.state, where=f"{self._checkpoints.url}/{name}")
+        self._checked = self._saved_step = state.step
+        self._logged_tokens = state.tokens
+        log.warning("step %d is not finite: rolled back to %s, the samples since are passed over", step, name)
 
     def _check(self) -> None:
         """Raise Diverged if a step since the last check was not finite: such weights are never saved."""
         state = self._state
+        if not isinstance(state.config.nonfinite, StopRun):
+            return
         since = slice(self._checked, state.step)
         finite = torch.isfinite(state.losses[since]) & torch.isfinite(state.norms[since])
         if not bool(finite.all()):
-            step = self._checked + int((~finite).nonzero()[0])
-            first = step * state.config.batch
-            ids = samples(first, first + state.config.batch, num_sequences=len(self._source), seed=state.config.seed)
-            raise Diverged(
-                f"loss {float(state.losses[step])}, gradient norm {float(state.norms[step])} at step {step}",
-                where=f"step {step}, rank {self._ranks.rank}, sequences {', '.join(map(str, ids[:8]))}, ...",
-                hint="lower `lr`, warm up longer, or look at these sequences; "
-                f"the last checkpoint is of step {self._saved_step}",
-            )
+            raise self._diverged(self._checked + int((~finite).nonzero()[0]))
         self._checked = state.step
+
+    def _diverged(self, step: int) -> Diverged:
+        state = self._state
+        first = state.offset + state.plan.sequences(step)
+        stop = first + state.plan.batch(step)
+        ids = samples(first, stop, num_sequences=len(self._source), seed=state.config.seed)
+        earlier = f", after {len(state.events)} others" if state.events else ""
+        return Diverged(
+            f"loss {float(state.losses[step])}, gradient norm {float(state.norms[step])} at step {step}{earlier}",
+            where=f"step {step}, rank {self._ranks.rank}, sequences {', '.join(map(str, ids[:8]))}, ...",
+            hint="lower `lr`, warm up longer, or look at these sequences; "
+            f"the last checkpoint is of step {self._saved_step}",
+        )
 
     def _report(self) -> None:
         self._check()
         state, now = self._state, self._clock()
         if self._ranks.rank == 0:
-            step = state.step - 1
+            step, config, plan = state.step - 1, state.config, state.plan
+            more: dict[str, float] = {"batch": plan.batch(step)} if config.ramp else {}
+            if not isinstance(config.nonfinite, StopRun):
+                more["nonfinite_steps"] = len(state.events)
             self._member.metric(
                 step=state.step,
                 tokens=state.tokens,
                 loss=float(state.losses[step]),
-                lr=state.config.optimizer.lr * factor(state.config.schedule, step, state.num_steps),
+                lr=config.optimizer.lr * factor(config.schedule, step, state.num_steps, plan.sequences),
                 grad_norm=float(state.norms[step]),
                 tokens_per_second=(state.tokens - self._logged_tokens) / max(now - self._logged_at, 1e-9),
+                **more,
             )
-            total = state.num_steps * state.config.batch * (state.config.model.context or 0)
-            done = total * state.step // state.num_steps
-            self._member.progress(done, total, "tokens")
+            context = config.model.context or 0
+            self._member.progress(
+                plan.sequences(state.step) * context, plan.sequences(state.num_steps) * context, "tokens"
+            )
         self._logged_tokens, self._logged_at = state.tokens, now
 
-    def _is_due(self) -> bool:
+    def _validate(self, validation: Validation) -> None:
+        """Record the loss on held-out sequences; its time is not counted into the tokens a second."""
+        state, began, asked = self._state, self._clock(), 0
+
+        def alive() -> None:
+            nonlocal asked
+            asked += 1
+            self._member.beat(f"validate {asked}", state.step)
+
+        share = -(-state.config.batch // self._ranks.world_size)
+        with _precision(state.device):
+            found = validation.losses(
+                state.model, self._ranks, micro_batch=state.config.micro_batch or share, alive=alive
+            )
+        if self._ranks.rank == 0:
+            self._member.metric(step=state.step, tokens=state.tokens, **found)
+        self._logged_at += self._clock() - began
+
+    def _is_due(self, *, stop: bool) -> bool:
         config = self._state.config
+        if isinstance(config.nonfinite, RollBack):
+            return self._state.step % config.nonfinite.every == 0
+        if stop:
+            return True
         if config.checkpoint_steps is not None:
             return self._state.step - self._saved_step >= config.checkpoint_steps
         return self._clock() - self._saved_at >= config.checkpoint_seconds

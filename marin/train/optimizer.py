@@ -53,16 +53,22 @@ class ParameterUpdate:
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
     """Return whether this is a matrix inside a layer, by its Hugging Face name."""
-    return parameter.ndim == 2 and ".layers." in name
+    return parameter.ndim == 2 and (".layers." in name or name.startswith("transformer.h."))
+
+
+def decays(name: str, parameter: Tensor, config: AdamW) -> bool:
+    """Return whether weight decay pulls at this parameter: matrices, never norms and biases, embeddings by option."""
+    is_embedding = name.endswith(("embed_tokens.weight", "wte.weight", "wpe.weight"))
+    return parameter.ndim > 1 and (config.decay_embeddings or not is_embedding)
 
 
 class _AdamPart:
     def __init__(self, parameters: Mapping[str, Tensor], config: AdamW) -> None:
         self._parameters = dict(parameters)
         self._lr = config.lr
-        matrices = [p for p in parameters.values() if p.ndim > 1]
-        vectors = [p for p in parameters.values() if p.ndim <= 1]
-        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        pulled = [p for name, p in parameters.items() if decays(name, p, config)]
+        free = [p for name, p in parameters.items() if not decays(name, p, config)]
+        groups = [{"params": pulled, "weight_decay": config.weight_decay}, {"params": free, "weight_decay": 0.0}]
         self._torch = torch.optim.AdamW(
             [group for group in groups if group["params"]],
             lr=config.lr,

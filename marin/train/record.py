@@ -5,10 +5,15 @@ Invariant: equal runs write equal bytes, however often they were killed and howe
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from marin.base.json import Json, pretty
 from marin.graph.files import Output
 from marin.model.hub import to_hugging_face_config
 from marin.model.weights import write_tensors
+from marin.train.nonfinite import StopRun
+from marin.train.start import RAW, STATE
 from marin.train.state import TrainingState
 
 SCHEMA = 1
@@ -16,9 +21,13 @@ _POINTS = 200
 
 
 def write_result(state: TrainingState, output: Output, *, eos_id: int | None) -> dict[str, Json]:
-    """Write `model.safetensors`, `config.json` and `training.json`; return the record's summary."""
+    """Write `model.safetensors`, `config.json` and `training.json`; return the record's summary.
+
+    The weights are the average where one was kept. With `keep_state` also what a branch of this run carries on.
+    """
+    weights = dict(state.model.named_parameters())
     with output.open("model.safetensors") as file:
-        write_tensors(file, dict(state.model.named_parameters()))
+        write_tensors(file, state.average.state() if state.average else weights)
     output.write("config.json", pretty(to_hugging_face_config(state.config.model, eos_id=eos_id)).encode())
     summary = summarise(state)
     saved = state.record()
@@ -30,6 +39,13 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
         "config": saved["config"],
         "curve": curve(state),
     }
+    if state.events:
+        record["events"] = list(state.events)
+    if state.config.keep_state:
+        raw = {f"{RAW}{name}": tensor for name, tensor in weights.items()} if state.average else {}
+        with output.open(STATE) as file:
+            write_tensors(file, {**state.update.state(), **raw})
+        record["state"] = {"updates": state.updates, "position": saved["position"]}
     output.write("training.json", pretty(record).encode())
     return summary
 
@@ -37,16 +53,22 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
 def summarise(state: TrainingState) -> dict[str, Json]:
     """Return the numbers that identify a run on a screen; `loss` is the mean of the last tenth of the steps."""
     tail = state.losses[-max(1, state.num_steps // 10) :].double()
+    policy = state.config.nonfinite
+    counted: dict[str, Json] = {} if isinstance(policy, StopRun) else {"nonfinite_steps": len(state.events)}
     return {
         "steps": state.step,
         "tokens": state.tokens,
         "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
-        "loss": float(tail.mean()),
+        "loss": _mean(tail),
+        **counted,
     }
 
 
 def curve(state: TrainingState) -> list[Json]:
-    """Return at most 200 points `{step, loss, grad_norm}`, each the mean over an equal window that ends at `step`."""
+    """Return at most 200 points `{step, loss, grad_norm}`, each the mean over an equal window that ends at `step`.
+
+    Skipped steps do not count; a window without any other has None.
+    """
     num_steps = state.num_steps
     num_points = min(num_steps, _POINTS)
     points: list[Any] = []
@@ -54,5 +76,12 @@ def curve(state: TrainingState) -> list[Json]:
     for point in range(num_points):
         start, stop = num_steps * point // num_points, num_steps * (point + 1) // num_points
         window = {"loss": losses[start:stop], "grad_norm": norms[start:stop]}
-        points.append({"step": stop, **{name: float(values.mean()) for name, values in window.items()}})
+        points.append({"step": stop, **{name: _mean(values) for name, values in window.items()}})
     return points
+
+
+def _mean(values: Tensor) -> float | None:
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        values = values[finite]
+    return float(values.mean()) if len(values) else None

@@ -18,29 +18,42 @@ from marin.model.decoder import LanguageModel
 from marin.model.hub import load_weights
 from marin.model.init import build, initialise
 from marin.train.config import TrainConfig
+from marin.train.ema import WeightAverage
 from marin.train.feed import SequenceSource
 from marin.train.gradients import Gradients
 from marin.train.optimizer import ParameterUpdate
 from marin.train.order import VERSION, mix_audit
+from marin.train.start import Start
 
 
 class TrainingState:
-    """Model, optimiser, cursor and the curves so far; starts at step 0 with weights made from the seed."""
+    """Model, optimiser, cursor and the curves so far; starts at step 0 with weights made from the seed, or given."""
 
-    def __init__(self, config: TrainConfig, source: SequenceSource, device: torch.device) -> None:
+    def __init__(
+        self, config: TrainConfig, source: SequenceSource, device: torch.device, start: Start | None = None
+    ) -> None:
         assert config.model.context is not None
         self.config = config
         self.device = device
-        self.num_steps = config.num_steps(config.model.context)
+        self.plan = config.steps(config.model.context)
+        self.num_steps = self.plan.num_steps
         self.step = 0
         self.tokens = 0
         """Target tokens so far."""
         self.audit = 0
         """Running hash of every sample of every step."""
+        self.events: list[dict[str, Json]] = []
+        """Steps that were skipped or rolled back."""
+        self._passed_over = 0
+        """Sequences that a return to a checkpoint left out."""
         self.model: LanguageModel = build(config.model, device)
-        initialise(self.model, config.seed)
+        if start is None:
+            initialise(self.model, config.seed)
+        else:
+            load_weights(self.model, start.weights)
         self.gradients = Gradients(self.model.parameters())
         self.update = ParameterUpdate(dict(self.model.named_parameters()), config.optimizer)
+        self.average = WeightAverage(dict(self.model.named_parameters()), config.ema) if config.ema else None
         self.losses = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self.norms = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self._order: dict[str, Json] = {
@@ -51,6 +64,24 @@ class TrainingState:
             "seed": config.seed,
             "order_version": VERSION,
         }
+        self._first, self._earlier_updates = 0, 0
+        if start is not None:
+            self._order |= {"init": start.digest, "first": start.position(self._order)}
+            self._first = start.position(self._order)
+            if start.carried is not None:
+                self._earlier_updates = start.carried.updates
+                self.update.load(start.carried.optimizer, self.updates)
+
+    @property
+    def offset(self) -> int:
+        """Stream position at which step 0 would begin, given what was passed over."""
+        return self._first + self._passed_over
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps so far, those before the initial checkpoint included."""
+        skipped = sum(event["action"] == "skip" for event in self.events)
+        return self._earlier_updates + self.step - skipped
 
     def advance(self, *, num_targets: int, audit: int) -> None:
         """Move the cursor past one step."""
@@ -58,20 +89,31 @@ class TrainingState:
         self.tokens += num_targets
         self.step += 1
 
+    def pass_over(self, step: int) -> None:
+        """Leave out the sequences from the cursor to the end of `step`, after a return from there; recorded."""
+        begin = self.offset + self.plan.sequences(self.step)
+        end = self.offset + self.plan.sequences(step + 1)
+        self._passed_over += end - begin
+        self.events.append({"step": step, "action": "rollback", "to": self.step, "sequences": [begin, end]})
+
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Return all tensors by file and name; they share memory with the state."""
         curves = {"curve.loss": self.losses, "curve.grad_norm": self.norms}
-        return {"model": dict(self.model.named_parameters()), "optimizer": {**self.update.state(), **curves}}
+        optimizer = {**self.update.state(), **curves}
+        averages = {"ema": self.average.state()} if self.average else {}
+        return {"model": dict(self.model.named_parameters()), "optimizer": optimizer, **averages}
 
     def record(self) -> dict[str, Json]:
         """Return the JSON part: cursor, what the order depends on, configuration, versions."""
         return {
             "step": self.step,
-            "position": self.step * self.config.batch,
+            "position": self.offset + self.plan.sequences(self.step),
             "tokens": self.tokens,
             "audit": f"{self.audit:016x}",
             "order": self._order,
             "config": science(self.config),
+            "events": list(self.events),
+            "passed_over": self._passed_over,
             "versions": {"torch": str(torch.__version__)},
         }
 
@@ -84,8 +126,18 @@ class TrainingState:
         with torch.no_grad():
             self.losses.copy_(rest.pop("curve.loss"))
             self.norms.copy_(rest.pop("curve.grad_norm"))
+        if self.average is not None:
+            self.average.load(tensors.get("ema", {}))
         self.step, self.tokens, self.audit = record["step"], record["tokens"], int(record["audit"], 16)
-        self.update.load(rest, self.step)
+        self.events, self._passed_over = list(record.get("events", [])), record.get("passed_over", 0)
+        self.update.load(rest, self.updates)
+
+    def return_to(self, tensors: Mapping[str, Mapping[str, Tensor]], record: Mapping[str, Any], *, where: str) -> None:
+        """Become what was saved, keep what has been recorded since, and pass over the samples since."""
+        failed, events, passed_over = self.step, self.events, self._passed_over
+        self.restore(tensors, record, where=where)
+        self.events, self._passed_over = events, passed_over
+        self.pass_over(failed)
 
 
 def science(config: TrainConfig) -> dict[str, Json]:

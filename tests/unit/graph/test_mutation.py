@@ -116,4 +116,5 @@ def test_every_field_of_every_step_was_tried():
 
 
 def test_placement_of_training_is_what_it_says():
-    assert placement_fields(TrainConfig) == {"micro_batch", "checkpoint_seconds", "checkpoint_steps", "log_every"}
+    seen = {"log_every", "validate_every", "validate_sequences"}
+    assert placement_fields(TrainConfig) == {"micro_batch", "checkpoint_seconds", "checkpoint_steps", *seen}

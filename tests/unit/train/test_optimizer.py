@@ -66,6 +66,26 @@ def test_orthogonalised_matrices_keep_directions_and_level_singular_values(shape
     assert float(overlap.min()) > 0.95
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("decay_embeddings", [True, False])
+def test_weight_decay_pulls_at_matrices_and_at_embeddings_by_option(family: str, decay_embeddings: bool) -> None:
+    config = Decoder(layers=1, width=16, heads=2, vocab_size=20, context=8, tied=False, family=family)
+    model = build(config, torch.device("cpu"))
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.fill_(1.0)
+            parameter.grad = torch.zeros_like(parameter)
+    ParameterUpdate(parameters, AdamW(lr=0.1, weight_decay=0.5, decay_embeddings=decay_embeddings)).step(1.0)
+    pulled = {name for name, parameter in parameters.items() if bool((parameter < 1).all())}
+    still = {name for name, parameter in parameters.items() if bool((parameter == 1).all())}
+    assert pulled | still == parameters.keys()
+    embeddings = {name for name in parameters if "embed" in name or ".wte." in name or ".wpe." in name}
+    matrices = {name for name, parameter in parameters.items() if parameter.ndim == 2}
+    assert pulled == (matrices if decay_embeddings else matrices - embeddings)
+    assert "lm_head.weight" in pulled
+
+
 def test_muon_updates_matrices_of_layers_only_and_at_adamw_size() -> None:
     parameters = model_parameters()
     update = ParameterUpdate(parameters, MUON)
