@@ -28,10 +28,8 @@ GOLDEN = {
     "HuggingFace": "1 b59f4ecc8ccd6b7f",
     "ImportTokens": "1 bb3783e991bd7479",
     "Inspect": "1 8877d99971216fd9",
-    "LoadModel": "1 a1f800f729673954",
-    "LoadTokenizer": "1 408350469e9c59c8",
-    "Generate": "1 f9b702b25a11a81b",
     "LoadModel": "1 51ec66409604b512",
+    "LoadTokenizer": "1 408350469e9c59c8",
     "MaskPII": "1 d887376938ee9435",
     "Mix": "1 8a96c4b35cff122a",
     "Pack": "1 afa61a618d1c700a",
@@ -41,9 +39,7 @@ GOLDEN = {
     "Shuffle": "2 6375896ca382b165",
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "2 98652a2c929e855e",
-    "Train": "1 16dc03d4e138d196",
-    "Tokenize": "1 6c7961b2c0b0ab4c",
-    "Train": "1 fac96219fcbcc0d3",
+    "Train": "1 b61d645580e1fd19",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
