@@ -10,6 +10,7 @@ from marin.data.conditions import AtLeast, AtMost, gopher_rules
 from marin.data.duplicate_rules import Exact, MinHash
 from marin.data.patterns import EMAIL, IPV4, PHONE, Pattern
 from marin.data.scorers import C4, FastText, Gopher, Repetition, Scripts
+from marin.evaluate.task import Choices, Continuation, ExactMatch, Task
 from marin.graph.artifact import (
     Annotations,
     Artifact,
@@ -37,10 +38,12 @@ from marin.steps import (
     Decontaminate,
     Deduplicate,
     Evaluate,
+    EvaluateTasks,
     Export,
     Files,
     Filter,
     Generate,
+    Items,
     LoadModel,
     MaskPII,
     Pick,

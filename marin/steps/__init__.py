@@ -5,6 +5,7 @@ from marin.steps.compression_baseline import CompressionBaseline
 from marin.steps.decontaminate import Decontaminate
 from marin.steps.deduplicate import Deduplicate
 from marin.steps.evaluate import Evaluate
+from marin.steps.evaluate_tasks import EvaluateTasks, Items
 from marin.steps.export import Export
 from marin.steps.files import Files
 from marin.steps.filter import Filter
@@ -25,10 +26,12 @@ __all__ = [
     "Decontaminate",
     "Deduplicate",
     "Evaluate",
+    "EvaluateTasks",
     "Export",
     "Files",
     "Filter",
     "Generate",
+    "Items",
     "LoadModel",
     "MaskPII",
     "Pick",
