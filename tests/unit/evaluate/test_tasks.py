@@ -19,6 +19,8 @@ from marin.evaluate.checkpoint import LoadedCheckpoint
 from marin.evaluate.choices import credit, encode_items
 from marin.evaluate.items import Item
 from marin.evaluate.summary import summarise_task
+from marin.store import Store
+from marin.view.evaluations import compare
 
 ROWS = [
     {
@@ -122,6 +124,25 @@ def test_several_tasks_of_each_kind_stand_in_one_table(tmp_path: Path, trained: 
         == "each text follows '<|endoftext|>' once; no token is added after it"
     )
     assert [details["tasks"][name]["canary_items"] for name in ("planets", "text", "exact")] == [9, 9, 9]
+
+
+def test_evaluations_are_compared_item_by_item(tmp_path: Path, trained: Step[marin.Checkpoint]) -> None:
+    exact = task(tmp_path, name="exact", answer=ExactMatch(target="{answer}", max_tokens=2, stop=("?",)))
+    metrics = []
+    for shots in (0, 2):
+        step = EvaluateTasks(checkpoint=trained, tasks=[task(tmp_path, shots=shots), exact])
+        metrics.append(evaluated(step, tmp_path)[0])
+    store = Store.open(str(tmp_path / "store"), write=False)
+    made = sorted((each for each in store.manifests() if each.step == "evaluate-tasks"), key=lambda each: each.moment)
+    comparison = compare(store, *made)
+    assert comparison is not None
+    assert (comparison.only_a, comparison.only_b, comparison.other_prompts) == (0, 0, 9)
+    found = {f"{each.task}/{each.measure}": each for each in comparison.compared}
+    names = [f"planets/{measure}" for measure in ("acc", "acc_norm", "acc_per_token", "bits_per_byte")]
+    assert list(found) == [*names, "exact/exact_match"]
+    for name, each in found.items():
+        assert [each.difference.a, each.difference.b] == pytest.approx([side[name] for side in metrics])
+        assert each.difference.low <= each.difference.difference <= each.difference.high
 
 
 def test_exact_match_counts_a_model_that_writes_the_target(
