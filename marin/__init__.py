@@ -12,6 +12,7 @@ from marin.data.patterns import EMAIL, IPV4, PHONE, Pattern
 from marin.data.phases import Phase
 from marin.data.remote_files import RemoteFile
 from marin.data.scorers import C4, FastText, Gopher, Repetition, Scripts
+from marin.evaluate.task import Choices, Continuation, ExactMatch, Task
 from marin.graph.artifact import (
     Annotations,
     Artifact,
@@ -42,6 +43,7 @@ from marin.steps import (
     Deduplicate,
     Download,
     Evaluate,
+    EvaluateTasks,
     Export,
     ExportTokens,
     Files,
@@ -50,6 +52,7 @@ from marin.steps import (
     HuggingFace,
     ImportTokens,
     Inspect,
+    Items,
     LoadModel,
     LoadTokenizer,
     MaskPII,

@@ -8,6 +8,7 @@ from marin.steps.decontaminate import Decontaminate
 from marin.steps.deduplicate import Deduplicate
 from marin.steps.download import Download
 from marin.steps.evaluate import Evaluate
+from marin.steps.evaluate_tasks import EvaluateTasks, Items
 from marin.steps.export import Export
 from marin.steps.export_tokens import ExportTokens
 from marin.steps.files import Files
@@ -39,6 +40,7 @@ __all__ = [
     "Deduplicate",
     "Download",
     "Evaluate",
+    "EvaluateTasks",
     "Export",
     "ExportTokens",
     "Files",
@@ -47,6 +49,7 @@ __all__ = [
     "HuggingFace",
     "ImportTokens",
     "Inspect",
+    "Items",
     "LoadModel",
     "LoadTokenizer",
     "MaskPII",
