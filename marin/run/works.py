@@ -54,7 +54,8 @@ class Works:
     def complete(self, work: Work, produced: Produced, state: Literal["cached", "done"]) -> None:
         """Note a result; children whose last missing parent this was can be resolved."""
         work.produced = produced
-        self.move(work, state, **({"detail": work.note} if work.note and state == "cached" else {}))
+        made = {"digest": produced.digest, "artifact": _artifact_of(work) or ""}
+        self.move(work, state, **made, **({"detail": work.note} if work.note and state == "cached" else {}))
         for child in work.children:
             child.unmet -= 1
             if not child.unmet and not child.ended:

@@ -198,6 +198,7 @@ def _move(row: StepRow, event: Event) -> bool:
             row.attempts, row.first, row.long = row.attempts + 1, (0, ""), {}
         row.attempt = str(event.get("attempt", row.attempt))
         row.started = row.started or str(event.get("time", ""))
+    row.digest, row.artifact = event.get("digest") or row.digest, event.get("artifact") or row.artifact
     if state in ENDED:
         row.ended = str(event.get("time", ""))
     row.state, row.detail, row.said = state, detail, str(event.get("time", ""))

@@ -48,6 +48,11 @@ def waiting(folder: str):
 
 
 @pipeline
+def twice(folder: str):
+    return [Wait(folder=folder).named("first"), Wait(folder=folder + "/never").named("second")]
+
+
+@pipeline
 def falling(folder: str):
     return [Fall(waited=Wait(folder=folder))]
 """
@@ -145,6 +150,22 @@ def test_watch_of_a_killed_driver_says_that_it_is_lost(marin, running):
     assert f"lost: the driver of run {run.id} is gone" in done.err
     assert "\nthen: " in done.err
     assert "marin run --backend inline waits.py:waiting" in done.err
+
+
+def test_status_of_a_killed_driver_knows_what_its_steps_made(marin, running):
+    run = running("waits.py:twice")
+    run.open_gate()
+
+    def states() -> list[str]:
+        return [step["state"] for step in marin("status", run.id, "--json", "--store", str(run.store)).json["steps"]]
+
+    until(lambda: states() == ["done", "running"])
+    run.process.kill()
+    run.process.wait()
+    first = marin("status", run.id, "--json", "--store", str(run.store)).json["steps"][0]
+    (manifest,) = (run.store / "artifacts" / "wait").glob("*/manifest.json")
+    assert first["digest"] == json.loads(manifest.read_text())["digest"]
+    assert first["artifact"].endswith(str(manifest.parent))
 
 
 def test_watch_interrupted_leaves_the_run_alone(running):
