@@ -45,6 +45,7 @@ from marin.steps import (
     LoadTokenizer,
     MaskPII,
     Mix,
+    MixTokens,
     Pack,
     Pick,
     Records,

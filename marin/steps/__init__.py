@@ -12,6 +12,7 @@ from marin.steps.generate import Generate
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.mix import Mix
+from marin.steps.mix_tokens import MixTokens
 from marin.steps.pack import Pack
 from marin.steps.pick import Pick
 from marin.steps.records import Records
@@ -34,6 +35,7 @@ __all__ = [
     "LoadTokenizer",
     "MaskPII",
     "Mix",
+    "MixTokens",
     "Pack",
     "Pick",
     "Records",
