@@ -57,6 +57,7 @@ from marin.steps import (
     LoadTokenizer,
     MaskPII,
     Mix,
+    MixTokens,
     Pack,
     Parquet,
     Pick,

@@ -5,7 +5,7 @@ or joining: a document is a place in an array, which is mapped where the file is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,18 +16,6 @@ from marin.data.arrays import read_array
 from marin.data.hashes import order_keys
 from marin.data.token_files import INDEX, TOKENS, all_targets, bytes_of, loss_mask, read_index, read_loss
 from marin.graph.files import Shard
-
-
-class Stretch(NamedTuple):
-    """A part of the stream: `lengths` of pieces of documents, which begin `offsets` tokens inside their document."""
-
-    tokens: np.ndarray
-    lengths: np.ndarray
-    offsets: np.ndarray
-    ids: np.ndarray
-    sources: pa.Array
-    is_target: np.ndarray | None
-    """bool, one a token; None: all are targets."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +89,8 @@ class Pieces:
         places = zip(self.homes.tolist(), starts.tolist(), ends.tolist(), strict=True)
         return [arrays[home][start:end] for home, start, end in places]
 
-    def cut(self, start: int, length: int) -> Stretch:
-        """Return tokens [start, start + length) of the documents one after another, copied."""
+    def cut(self, start: int, length: int) -> "Stretch":
+        """Return tokens [start, start + length) of the documents one after another; nothing is copied."""
         ends = self.ends
         first = int(np.searchsorted(ends, start, side="right"))
         last = int(np.searchsorted(ends, start + length, side="left")) + 1
@@ -112,12 +100,20 @@ class Pieces:
         lengths[0] -= skipped
         offsets[0] = skipped
         lengths[-1] -= int(lengths.sum()) - length
-        tokens = np.empty(length, self.dtype)
-        np.concatenate(part.views(offsets, lengths), out=tokens)
         is_target = None
         if part.loss is not None:
             is_target = np.concatenate([loss_mask(runs) for runs in part.loss])[skipped : skipped + length]
-        return Stretch(tokens, lengths, offsets, part.ids, part.sources, is_target)
+        return Stretch(replace(part, loss=None), lengths, offsets, is_target)
+
+
+class Stretch(NamedTuple):
+    """A part of the stream: `lengths` tokens of documents, from `offsets` on."""
+
+    documents: Pieces
+    lengths: np.ndarray
+    offsets: np.ndarray
+    is_target: np.ndarray | None
+    """bool, one a token; None: all are targets."""
 
 
 def read_pieces(shard: Shard) -> Pieces:

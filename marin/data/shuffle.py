@@ -28,7 +28,7 @@ from marin.data.token_files import INDEX, TOKENS
 from marin.graph.files import Output, Shard
 
 SHARD_TOKENS = 2**26
-"""Tokens in a final shard, at most; a merge holds some three times that many ids in memory."""
+"""Tokens in a final shard, at most; a merge maps them, and holds an index of their documents and rows."""
 
 MAX_PARTITION_BITS = 16
 

@@ -21,6 +21,7 @@ from marin.steps.load_model import LoadModel
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
 from marin.steps.mix import Mix
+from marin.steps.mix_tokens import MixTokens
 from marin.steps.pack import Pack
 from marin.steps.parquet import Parquet
 from marin.steps.pick import Pick
@@ -54,6 +55,7 @@ __all__ = [
     "LoadTokenizer",
     "MaskPII",
     "Mix",
+    "MixTokens",
     "Pack",
     "Parquet",
     "Pick",

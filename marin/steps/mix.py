@@ -3,8 +3,8 @@
 from pydantic import Field
 
 from marin.base.config import Several
-from marin.base.errors import ConfigurationError, did_you_mean
-from marin.data.phases import Exhausted, Phase, Unit
+from marin.base.errors import ConfigurationError
+from marin.data.phases import Exhausted, Phase, Unit, check_named
 from marin.graph.artifact import Sequences
 from marin.graph.context import Context
 from marin.graph.step import Step
@@ -35,16 +35,7 @@ class Mix(Step[Sequences]):
             raise ConfigurationError(
                 "a mixture needs a phase", where="Mix.phases", hint="give phases=[Phase(length=..., weights={...})]"
             )
-        named = {name for phase in self.phases for name in phase.weights}
-        for name in sorted(named - set(self.sources)):
-            hint = did_you_mean(name, self.sources) or f"the sources are {', '.join(sorted(self.sources))}"
-            raise ConfigurationError(f"there is no source `{name}`", where="Mix.phases", hint=hint)
-        for name in sorted(set(self.sources) - named):
-            raise ConfigurationError(
-                f"no phase has a weight for the source `{name}`",
-                where="Mix.sources",
-                hint="give it a weight, or leave it out",
-            )
+        check_named({name for phase in self.phases for name in phase.weights}, self.sources, where="Mix.phases")
 
     def run(self, ctx: Context) -> Sequences:
         """Draw the source of each sample and number its row."""

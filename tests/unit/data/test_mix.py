@@ -12,17 +12,21 @@ import marin
 from marin import (
     Context,
     Mix,
+    MixTokens,
     Phase,
     Records,
     Sequences,
     Shuffle,
     Step,
     Tokenize,
+    Tokens,
     TrainTokenizer,
 )
 from marin.base.errors import ConfigurationError, MarinError
 from marin.data.loader import SequenceData
 from marin.data.mixture import SHARES, SamplePhase, Source, draw, in_samples, numbered
+from marin.data.phases import Exhausted
+from marin.data.token_files import INDEX, read_index
 
 TEXTS = {name: [f"{name} {number} " * (number % 7 + 2) for number in range(40)] for name in ("web", "code", "books")}
 TOKENIZER = TrainTokenizer(
@@ -196,7 +200,7 @@ def test_mix_names_sources_that_phases_and_fields_do_not_share() -> None:
         Mix(sources={"web": source("web")}, phases=phases, exhausted="stop", seed=0)
     assert caught.value.hint == "did you mean `web`?"
     phases = [Phase(length=1, weights={"web": 1.0})]
-    with pytest.raises(ConfigurationError, match="no phase has a weight for the source `code`"):
+    with pytest.raises(ConfigurationError, match="the source `code` has no weight"):
         Mix(sources={"web": source("web"), "code": source("code")}, phases=phases, exhausted="stop", seed=0)
     with pytest.raises(ConfigurationError, match="needs a phase"):
         Mix(sources={}, phases=[], exhausted="stop", seed=0)
@@ -222,3 +226,44 @@ def test_mix_of_an_empty_source_another_context_or_tokenizer_names_it(run: Calla
         phases = [Phase(length=4, weights={"web": 0.5, "code": 0.5})]
         with pytest.raises(MarinError, match=complaint):
             run(Mix(sources={"web": source("web"), "code": wrong}, phases=phases, exhausted="stop", seed=0))
+
+
+def tokens_of(name: str) -> Tokenize:
+    return Tokenize(documents=Records(texts=TEXTS[name]), tokenizer=TOKENIZER)
+
+
+def mix_tokens(weights: Mapping[str, float], tokens: int, exhausted: Exhausted = "repeat") -> MixTokens:
+    sources = {name: tokens_of(name) for name in weights}
+    return MixTokens(sources=sources, weights=dict(weights), tokens=tokens, exhausted=exhausted, seed=0)
+
+
+def ids_of(tokens: Tokens) -> list[bytes]:
+    return [value for shard in tokens.shards for value in read_index(shard.file(INDEX))["id"].to_pylist()]
+
+
+def test_mix_tokens_takes_sources_as_often_as_their_shares_need(run: Callable[[Step[Any]], Any]) -> None:
+    web, code = (run(tokens_of(name)) for name in ("web", "code"))
+    size = web.meta["tokens"]
+    mixed = run(mix_tokens({"web": 0.75, "code": 0.25}, size * 10 // 3))  # web 2.5 times
+    drawn = mixed.meta["sources"]["web"]
+    assert 2.2 < drawn["epochs"] < 2.8
+    ids = ids_of(mixed)
+    assert len(set(ids)) == len(ids) == mixed.meta["documents_out"]  # each copy has a place of its own
+    assert set(ids_of(web)) <= set(ids)
+    assert mixed.meta["tokens"] == sum(each["tokens"] for each in mixed.meta["sources"].values())
+    rows = run(Shuffle(tokens=mix_tokens({"web": 0.75, "code": 0.25}, size * 10 // 3), context=8, seed=0))
+    assert rows.meta["num_target_tokens"] == mixed.meta["tokens"] - 1
+    part = ids_of(run(mix_tokens({"code": 1.0}, code.meta["tokens"] // 3)))
+    more = ids_of(run(mix_tokens({"code": 1.0}, code.meta["tokens"] * 2 // 3)))
+    assert set(part) < set(more) < set(ids_of(code))
+
+
+def test_mix_tokens_exhausted_stop_takes_all_less_and_error_names_the_source(run: Callable[[Step[Any]], Any]) -> None:
+    size = run(tokens_of("web")).meta["tokens"]
+    stopped = run(mix_tokens({"web": 0.5, "code": 0.5}, size * 10, "stop")).meta["sources"]
+    assert max(each["epochs"] for each in stopped.values()) == 1
+    with pytest.raises(MarinError, match=r"`(web|code)` has [0-9]+ tokens, and [0-9]+ are asked for"):
+        run(mix_tokens({"web": 0.5, "code": 0.5}, size * 10, "error"))
+    with pytest.raises(ConfigurationError, match="sum to 7") as caught:
+        mix_tokens({"web": 3.0, "code": 4.0}, 9)
+    assert caught.value.where == "MixTokens.weights"
