@@ -127,4 +127,4 @@ def took(result: RunResult, seconds: float) -> str:
     """Return a closing line: how many steps were done and cached, and how long it took."""
     states: Sequence[str] = [step.state for step in result.steps]
     parts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    return f"{', '.join(parts)} in {format_seconds(seconds)}"
+    return f"{', '.join(parts) or 'ended'} in {format_seconds(seconds)}"

@@ -32,7 +32,9 @@ class Heartbeat:
         interval: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._url = fs.join(layout.run_folder(store.url, run), "heartbeat.json")
+        folder = layout.run_folder(store.url, run)
+        self._url, self._record = fs.join(folder, "heartbeat.json"), fs.join(folder, "run.json")
+        self._has_record = False
         self._interval = interval
         self._clock = clock
         self._beats = 0
@@ -51,8 +53,16 @@ class Heartbeat:
         self._thread.start()
 
     def beat(self) -> None:
-        """Beat once, now; raises what the store says."""
+        """Beat once, now; raises what the store says, and StoreError where the run's own record has gone."""
         began = self._clock()  # not the time after: waiters may have seen this beat long before the call returned
+        if fs.exists(self._record):
+            self._has_record = True
+        elif self._has_record:  # a beat would make a store anew where there is none any more
+            raise StoreError(
+                "the record of this run is gone: was the store moved or deleted?",
+                where=self._record,
+                hint="put it back within a minute, or run the same command again where the store is now",
+            )
         self._beats += 1
         fs.replace(self._url, records.encode("heartbeat", {"beat": self._beats, "process": this_process()}))
         self._last = began

@@ -120,7 +120,10 @@ def read_record(store: Store, run: str) -> Record | None:
             return None
         if "run.json" in files:  # it has begun this moment
             return store.read_run(run)
-        raise DamagedRun(f"the record of run {run} is missing", where=url, hint=KEPT) from error
+        hint = (
+            KEPT if files else "was the store moved or deleted? A run that finds its record gone stops after a minute"
+        )
+        raise DamagedRun(f"the record of run {run} is missing", where=url, hint=hint) from error
     problem = records.problem_of(data, "run")
     if problem is not None:
         raise DamagedRun(f"the record of run {run} is damaged: it {problem}", where=url, hint=KEPT)

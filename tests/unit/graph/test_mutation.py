@@ -5,12 +5,14 @@ two values of fails the test, so that nobody adds one unseen.
 """
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from unittest.mock import patch
 
 import pytest
 from pydantic import BaseModel
+from pydantic._internal._model_construction import init_private_attributes
 
 import marin
 from marin import Artifact, Step
@@ -32,6 +34,14 @@ class Given(Step[Artifact]):
     number: int
 
 
+def length(text: str) -> dict[str, float]:
+    return {"length": len(text)}
+
+
+def vowels(text: str) -> dict[str, float]:
+    return {"vowels": sum(text.count(vowel) for vowel in "aeiou")}
+
+
 def values(annotation: Any) -> list[Any]:
     """Different values of a type; one for a type that has only one."""
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -50,6 +60,8 @@ def values(annotation: Any) -> list[Any]:
             origin(some[:2]),
             *([origin(some[1::-1])] if origin in (tuple, list) else []),
         ]
+    if origin is Callable:
+        return [length, vowels]
     if origin in (dict, Mapping):
         keys, members = values(arguments[0]), values(arguments[1])
         return [{keys[0]: members[0]}, {keys[0]: members[1]}, {keys[1]: members[0]}]
@@ -66,8 +78,9 @@ def values(annotation: Any) -> list[Any]:
 
 
 def made(kind: type[BaseModel]) -> Any:
-    """An instance with the first value of each field; nothing is validated, for only the key is looked at."""
-    return kind.model_construct(**{name: values(field.annotation)[0] for name, field in kind.model_fields.items()})
+    """An instance with the first value of each field; nothing is checked, for only the key is looked at."""
+    with patch.object(kind, "model_post_init", init_private_attributes):
+        return kind.model_construct(**{name: values(field.annotation)[0] for name, field in kind.model_fields.items()})
 
 
 def mutated(model: BaseModel) -> Iterator[tuple[str, bool, Any]]:

@@ -45,6 +45,20 @@ def test_heartbeat_goes_on_after_storage_errors(store: Store, caplog: pytest.Log
     heartbeat.stop()
 
 
+def test_heartbeat_does_not_make_a_store_anew_that_was_moved_away(store: Store, caplog: pytest.LogCaptureFixture):
+    store.write_run("run-1", {"run": "run-1"})
+    heartbeat = Heartbeat(store, "run-1", interval=0.01)
+    heartbeat.start()
+    folder = Path(store.url)
+    folder.rename(folder.with_name("moved"))
+    wait_until(lambda: "was the store moved or deleted?" in caplog.text)
+    assert not folder.exists()
+    folder.with_name("moved").rename(folder)
+    first = fs.read(fs.join(store.url, "runs", "run-1", "heartbeat.json"))
+    wait_until(lambda: fs.read(fs.join(store.url, "runs", "run-1", "heartbeat.json")) != first)
+    heartbeat.stop()
+
+
 def test_heartbeat_counts_from_before_a_beat_that_took_long(store: Store):
     times = iter([0.0, 0.0, 61.0])  # made, begun, asked: what a beat took gives no more time
     heartbeat = Heartbeat(store, "run-1", interval=1000, clock=lambda: next(times))
