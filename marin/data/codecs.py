@@ -153,17 +153,21 @@ def check_magic(path: str, head: bytes) -> None:
 class Decompressed:
     """Iterates over the plain bytes of compressed chunks; raises Damaged after all that is whole."""
 
-    def __init__(self, chunks: Iterator[bytes], codec: Codec, *, max_ratio: float) -> None:
+    def __init__(
+        self, chunks: Iterator[bytes], codec: Codec, *, max_ratio: float, begin: tuple[int, int] = (0, 0)
+    ) -> None:
         self._chunks = chunks
         self._codec = codec
         self._max_ratio = max_ratio
-        self._taken = 0
-        self._given = 0
+        self._taken, self._given = begin
+        self.begun = begin
+        """Where the member in hand begins, in stored and in plain bytes; the chunks begin with that of `begin`."""
 
     def __iter__(self) -> Iterator[bytes]:
         data = self._next()
         while data:
             member = self._codec.member()
+            self.begun = self._taken - len(data), self._given
             while not member.eof:
                 if member.needs_input and not data:
                     data = self._next()

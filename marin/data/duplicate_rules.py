@@ -31,7 +31,7 @@ class MinHash(Config):
         """Return the banding of at most `num_hashes` that errs least about `threshold`.
 
         The least sum of false positives and false negatives, each the area under the curve on its side of the
-        threshold, as for similarities that are equally likely (Zhu et al. 2016, section 4).
+        threshold, as for similarities that are equally likely (Zhu et al. 2016).
         """
         shapes = [(num_hashes // rows, rows) for rows in range(1, num_hashes + 1) if num_hashes // rows <= 256]
         bands, rows = min(shapes, key=lambda shape: _error(threshold, *shape))

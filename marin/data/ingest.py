@@ -15,13 +15,14 @@ from marin.base.json import Json
 from marin.data import counts
 from marin.data.counts import Counts
 from marin.data.documents import Batch, open_documents
+from marin.data.frames import is_framed, survey_frames_shard
 from marin.data.hashes import bundle
 from marin.data.lines import LineReader
 from marin.data.parse import MAX_DOCUMENT_BYTES, Fields, Problem, damage, parse_lines, parse_whole
 from marin.data.sources import MAX_RATIO, read_chunks
 from marin.data.splits import Piece, is_large, is_stream, piece_shard, plan_groups, ranges, stream_pieces
 from marin.data.streams import PieceLines
-from marin.data.survey import BLOCKS, survey_shard
+from marin.data.survey import survey_shard
 from marin.graph.context import Mapped
 from marin.graph.files import FileRef, Output, Shard
 
@@ -55,10 +56,7 @@ def ingest_files(
     large = [file for file in files if text is not None and is_large(file, shard_bytes=shard_bytes)]
     cut_ones = set(large)
     small = [file for file in files if file not in cut_ones]
-    blocks = {
-        file: shard.file(BLOCKS)
-        for file, shard in zip(large, map_shards(survey_shard, [bundle([file]) for file in large]).shards, strict=True)
-    }
+    surveys = _surveys(large, map_shards)
     planned: list[tuple[str, int, FileRef | None, Shard]] = [
         (group.files[0].path, 0, None, group)
         for group in (plan_groups(small, target_bytes=shard_bytes) if small else [])
@@ -67,12 +65,12 @@ def ingest_files(
     for file in large:
         if file not in streams:
             cut = ranges(file, shard_bytes=shard_bytes)
-            planned += [(file.path, piece.start, None, piece_shard(file, blocks[file], piece)) for piece in cut]
+            planned += [(file.path, piece.start, None, piece_shard(file, surveys[file], piece)) for piece in cut]
     made: list[tuple[str, int, Shard]] = []
     while planned or streams:
         for file, begun in streams.items():
             cut = stream_pieces(file, begun, shard_bytes=shard_bytes)
-            planned += [(file.path, piece.start, file, piece_shard(file, blocks[file], piece)) for piece in cut]
+            planned += [(file.path, piece.start, file, piece_shard(file, surveys[file], piece)) for piece in cut]
             streams[file] = begun + len(cut)
         planned.sort(key=lambda each: each[:2])
         mapped = map_shards(ingest_shard, [each[3] for each in planned], text=text, **rules)
@@ -83,6 +81,16 @@ def ingest_files(
                 streams.pop(stream, None)
         planned = []
     return [shard for _, _, shard in sorted(made, key=lambda each: each[:2])]
+
+
+def _surveys(files: Sequence[FileRef], map_shards: MapShards) -> dict[FileRef, tuple[FileRef, ...]]:
+    framed = [file for file in files if is_framed(file)]
+    others = [file for file in files if not is_framed(file)]
+    found: dict[FileRef, tuple[FileRef, ...]] = {}
+    for survey, surveyed in ((survey_shard, others), (survey_frames_shard, framed)):
+        shards = map_shards(survey, [bundle([file]) for file in surveyed]).shards
+        found |= {file: shard.files for file, shard in zip(surveyed, shards, strict=True)}
+    return found
 
 
 def _is_last(shard: Shard) -> bool:
@@ -134,7 +142,8 @@ def ingest_shard(
     value: Any = shard.value
     assert text is not None
     piece = Piece(value["start"], value["stop"])
-    lines = PieceLines(shard.files[0], shard.files[1], piece, max_document_bytes, max_ratio)
+    file, blocks, *frames = shard.files
+    lines = PieceLines(file, blocks, piece, max_document_bytes, max_ratio, frames[0] if frames else None)
     fields = Fields(text, id, max_document_bytes)
     write_accepted(output, _piece(lines, fields, result), on_error, result)
     return {**result.record(), "files": int(piece.start == 0), "at_end": lines.at_end}

@@ -36,6 +36,8 @@ class LineReader:
         self._chunks = chunks
         self._max_line_bytes = max_line_bytes
         self._rest = bytearray()
+        self._bare = 0
+        """So many bytes of the rest have no newline: a line of a GB is not searched anew with every chunk."""
         self._offset, self._number = offset, number
         self._is_skipping = False
         self.end: int | None = None
@@ -69,14 +71,16 @@ class LineReader:
         wanted = 0
         if stop is not None and self._offset + len(self._rest) > stop:
             # the last line that begins before `stop` ends at the first newline from the byte before `stop` on
-            wanted = self._rest.find(b"\n", stop - self._offset - 1) + 1
-        wanted = wanted or self._rest.rfind(b"\n") + 1
+            wanted = self._rest.find(b"\n", max(self._bare, stop - self._offset - 1)) + 1
+        wanted = wanted or self._rest.rfind(b"\n", self._bare) + 1
         if not wanted and self.end is not None:
             wanted = len(self._rest)
         if not wanted:
+            self._bare = len(self._rest)
             return None
         block = bytes(memoryview(self._rest)[:wanted])
         del self._rest[:wanted]
+        self._bare = 0
         return block
 
     def _take(self) -> LongLine | None:
@@ -86,6 +90,7 @@ class LineReader:
         except Damaged as damage:
             self.damage, chunk = damage, None
             self._rest.clear()
+            self._bare = 0
         if chunk is None:
             self.end = self.damage.offset if self.damage else self._offset + len(self._rest)
             return None
@@ -96,6 +101,7 @@ class LineReader:
             long = LongLine(self._number, self._offset)
             self._offset += len(self._rest)
             self._rest.clear()
+            self._bare = 0
             self._is_skipping = True
             return long
         newline = chunk.find(b"\n") + 1

@@ -90,7 +90,7 @@ EMAIL: Final = Pattern(
 )
 """Addresses with at most 64 characters before the `@` and labels of 63 (RFC 5321, section 4.5.3; RFC 1035, 2.3.4).
 
-The replacements are those of Dolma (Soldaini et al. 2024, appendix on personal data).
+The replacements are those of Dolma (Soldaini et al. 2024).
 """
 
 IPV4: Final = Pattern(

@@ -65,9 +65,9 @@ def stream_pieces(file: FileRef, begun: int, *, shard_bytes: int) -> list[Piece]
     return [Piece(index * size, (index + 1) * size) for index in range(begun, begun + guessed)]
 
 
-def piece_shard(file: FileRef, blocks: FileRef, piece: Piece) -> Shard:
-    """Return the shard of one piece of a surveyed file."""
-    return bundle([file, blocks], {"start": piece.start, "stop": piece.stop})
+def piece_shard(file: FileRef, survey: Sequence[FileRef], piece: Piece) -> Shard:
+    """Return the shard of one piece of a surveyed file; `survey` is what its survey wrote."""
+    return bundle([file, *survey], {"start": piece.start, "stop": piece.stop})
 
 
 def is_stream(file: FileRef) -> bool:

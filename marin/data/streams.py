@@ -2,13 +2,16 @@
 
 Invariant: a piece owns the lines that begin in its bytes, whoever reads it and in whatever order, so that the pieces of
 a file give its lines once each, numbered as in the whole. A plain file is read from the piece's begin. A compressed one
-is read from the file's begin, without parsing; a process that has just read the piece before goes on where it stopped.
-So a crash costs the parsing and writing of one piece, and decompressing up to it once more.
+is read from the file's begin, or from the frame before the piece where its survey has noted frames, without parsing; a
+process that has just read the piece before goes on where it stopped. So a crash costs the parsing and writing of one
+piece, and decompressing up to it once more.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from marin.data.codecs import Decompressed, codec_of
+from marin.data.frames import BEGIN, Frame, frame_before
 from marin.data.lines import LineBlock, LineReader, LongLine
 from marin.data.parse import Problem, damage
 from marin.data.sources import decompressed
@@ -30,6 +33,8 @@ class PieceLines:
     piece: Piece
     max_line_bytes: int
     max_ratio: float
+    frames: FileRef | None = None
+    """Where a compressed file can be read from, if its survey has noted that."""
     at_end: bool = False
     """Whether no later piece holds anything."""
 
@@ -37,8 +42,9 @@ class PieceLines:
         key = (self.file.digest, self.file.url, self.max_line_bytes, self.max_ratio)
         reader = _paused.pop(key, None) if is_stream(self.file) else None
         _paused.clear()
-        if reader is None or reader.offset > self.piece.start:
-            reader = self._opened()
+        frame = frame_before(self.frames, self.piece.start)
+        if reader is None or not frame.plain <= reader.offset <= self.piece.start:
+            reader = self._opened(frame)
         for _ in reader.until(self.piece.start):
             pass
         yield from reader.until(self.piece.stop)
@@ -48,8 +54,15 @@ class PieceLines:
         if is_stream(self.file):
             _paused[key] = reader
 
-    def _opened(self) -> LineReader:
+    def _opened(self, frame: Frame) -> LineReader:
         source = Surveyed(self.file, self.blocks)
+        if frame != BEGIN:
+            codec = codec_of(self.file.path)
+            assert codec is not None
+            chunks = source.chunks(frame.stored)
+            plain = Decompressed(chunks, codec, max_ratio=self.max_ratio, begin=(frame.stored, frame.plain))
+            number = 1 + frame.newlines
+            return LineReader(iter(plain), max_line_bytes=self.max_line_bytes, offset=frame.plain, number=number)
         if is_stream(self.file):
             chunks = decompressed(self.file.path, source.chunks(), max_ratio=self.max_ratio)
             return LineReader(chunks, max_line_bytes=self.max_line_bytes)

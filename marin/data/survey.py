@@ -36,9 +36,14 @@ def survey(file: FileRef) -> bytes:
     with opened(file) as stream:
         raw = Verified(file, stream)
         for block in raw.chunks(BLOCK_BYTES):
-            table += _RECORD.pack(blake3(block).digest(), block.count(b"\n"))
+            table += note_block(block)
         raw.finish()
     return bytes(table)
+
+
+def note_block(block: bytes) -> bytes:
+    """Return the record of one block of `BLOCK_BYTES`; the last of a file is shorter."""
+    return _RECORD.pack(blake3(block).digest(), block.count(b"\n"))
 
 
 class Surveyed(io.RawIOBase):

@@ -76,7 +76,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         root = "/api/datasets/lab/web/"
         if path.startswith(root + "revision/") or path == root.rstrip("/"):
-            commit = self.server.branches.get(path.removeprefix(root + "revision/"), path.rpartition("/")[2])
+            asked = path.removeprefix(root + "revision/") if "/revision/" in path else "main"
+            commit = self.server.branches.get(asked, asked)
             if commit in self.server.commits:
                 self.answer(200, json.dumps({"id": "lab/web", "sha": commit, "siblings": []}).encode())
             else:
@@ -147,7 +148,13 @@ print(json.dumps(results))
 def ask(hub: Hub, store: Path, *steps: dict[str, Any]) -> list[dict[str, Any]]:
     """Run steps one after another in a process that knows this hub."""
     named = [{"dataset": "lab/web", "text": "body", **options} for options in steps]
-    command = [sys.executable, "-c", SCRIPT, json.dumps(named), str(store)]
+    results: list[dict[str, Any]] = run_script(hub, SCRIPT, json.dumps(named), str(store))
+    return results
+
+
+def run_script(hub: Hub, script: str, *arguments: str) -> Any:
+    """Return the JSON that a script writes at the end, in a process that knows this hub."""
+    command = [sys.executable, "-c", script, *arguments]
     environment = os.environ | {
         "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
         "HF_HUB_OFFLINE": "0",
@@ -156,8 +163,7 @@ def ask(hub: Hub, store: Path, *steps: dict[str, Any]) -> list[dict[str, Any]]:
     }
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    results: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return results
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_hugging_face_reads_parquet_and_lines_at_the_commit_of_the_plan(hub: Hub, tmp_path: Path) -> None:
@@ -233,6 +239,27 @@ class Lying(dict[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         data = super().__getitem__(name)
         return data[:-20] + b"x" + data[-19:]
+
+
+PINNED = """
+import json, sys
+from dataclasses import astuple
+from marin import fs
+from marin.fs.pins import check_unchanged, pin
+pins = pin(sys.argv[1:])
+check_unchanged(pins)
+print(json.dumps([[*astuple(file), fs.read_file(file).decode()] for file in pins]))
+"""
+
+
+def test_pins_of_hub_addresses_are_the_hubs_digests_and_are_checked_when_read(hub: Hub) -> None:
+    commit = hub.commit("main", data__small_DOT_txt=b"small", data__large_DOT_txt=b"large" * 200)
+    root = f"hf://datasets/lab/web@{commit}/data"
+    large, small = run_script(hub, PINNED, "hf://datasets/lab/web/data/*.txt")
+    sha256, sha1 = hashlib.sha256(b"large" * 200).hexdigest(), hashlib.sha1(b"blob 5\0small").hexdigest()
+    assert large == ["large.txt", f"{root}/large.txt", 1000, f"sha256:{sha256}", "large" * 200]
+    assert small == ["small.txt", f"{root}/small.txt", 5, f"git-sha1:{sha1}", "small"]
+    assert run_script(hub, PINNED, f"{root}/small.txt") == [small]
 
 
 def test_hugging_face_hub_that_is_busy_is_asked_again(hub: Hub, tmp_path: Path) -> None:

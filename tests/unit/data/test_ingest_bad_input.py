@@ -2,21 +2,25 @@
 
 import bz2
 import gzip
+import itertools
 import json
 import lzma
 import os
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
 
 import marin
-from marin.base.errors import ConfigurationError, DataError, MarinError
+from marin.base.errors import ConfigurationError, DataError, InputError, MarinError
 from marin.data.documents import read_documents
 from marin.data.hashes import bundle
 from marin.data.ingest import ingest_shard, total
+from marin.data.lines import LineBlock, LineReader, LongLine
+from marin.data.sources import read_chunks
 from marin.graph.files import FileRef, Shard
 
 MakeFile = Callable[[str, bytes], FileRef]
@@ -191,3 +195,48 @@ def test_ten_thousand_small_files_take_seconds(make_file: MakeFile, run_shards: 
     shard = ingest(run_shards, *files, text=None)
     assert shard.value["documents_out"] == 10_000
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("change", ["append", "truncate", "overwrite"])
+def test_file_that_changes_while_it_is_read_never_gives_a_result(make_file: MakeFile, change: str) -> None:
+    file = make_file("a.jsonl", LINE * 300_000)
+    chunks = read_chunks(file)
+    next(chunks)
+    with open(file.url, "r+b") as other:
+        if change == "truncate":
+            other.truncate(file.size // 2)
+        else:
+            other.seek(file.size if change == "append" else file.size - len(LINE))
+            other.write(b'{"text": "evil"}\n')
+    with pytest.raises(InputError, match="input changed during the run"):
+        list(chunks)
+
+
+def test_line_of_a_gigabyte_is_passed_over_in_little_memory_and_the_next_is_taken() -> None:
+    filler = b"x" * 2**20
+
+    def chunks() -> Iterator[bytes]:
+        yield b"one\n"
+        yield from itertools.repeat(filler, 1024)
+        yield b"\ntwo\n"
+
+    tracemalloc.start()
+    try:
+        found = list(LineReader(chunks(), max_line_bytes=10_000_000).until(None))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [LineBlock(1, 0, b"one\n"), LongLine(2, 4), LineBlock(3, 5 + 2**30, b"two\n")]
+    assert peak < 50_000_000
+
+
+def test_long_line_costs_its_length_and_not_its_square() -> None:
+    def seconds(size: int) -> float:
+        began = time.process_time()
+        data = b"x" * 4096
+        blocks = list(LineReader(itertools.repeat(data, size // 4096), max_line_bytes=2**31).until(None))
+        assert sum(len(block.data) for block in blocks) == size
+        return time.process_time() - began
+
+    # 8,192 searches through all that is held were 128 GB of reading, some ten seconds
+    assert seconds(2**25) < 2

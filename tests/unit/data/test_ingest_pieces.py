@@ -16,14 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import marin
+from marin import fs
 from marin.base.errors import InputError, MarinError
 from marin.data.codecs import Damaged
 from marin.data.documents import read_documents
+from marin.data.frames import BEGIN, FRAMES, frame_before, survey_frames_shard
 from marin.data.hashes import bundle
 from marin.data.ingest import ingest_shard
 from marin.data.lines import LineBlock, LineReader
 from marin.data.splits import Piece, piece_shard
-from marin.data.survey import BLOCKS, survey_shard
+from marin.data.survey import survey_shard
 from marin.graph.files import FileRef, Shard
 
 MakeFile = Callable[[str, bytes], FileRef]
@@ -97,7 +99,7 @@ def test_pieces_in_any_order_give_the_same_shards(make_file: MakeFile, run_shard
     file = make_file(f"a.jsonl{suffix}", COMPRESS[suffix](data))
     (survey,) = run_shards(survey_shard, [bundle([file])])
     size = len(data) // 6
-    pieces = [piece_shard(file, survey.file(BLOCKS), Piece(at, at + size)) for at in range(0, len(data), size)]
+    pieces = [piece_shard(file, survey.files, Piece(at, at + size)) for at in range(0, len(data), size)]
     forward = run_shards(ingest_shard, pieces, text="text", on_error="fail")
     backward = run_shards(ingest_shard, pieces[::-1], text="text", on_error="fail")
     assert [shard.digest for shard in forward] == [shard.digest for shard in backward][::-1]
@@ -112,7 +114,7 @@ def test_file_changed_after_the_survey_never_gives_a_shard(
     file = make_file(f"a.jsonl{suffix}", COMPRESS[suffix](data))
     (survey,) = run_shards(survey_shard, [bundle([file])])
     make_file(f"a.jsonl{suffix}", COMPRESS[suffix](lines_of(4000, seed=7)))
-    piece = piece_shard(file, survey.file(BLOCKS), Piece(1000, 2000))
+    piece = piece_shard(file, survey.files, Piece(1000, 2000))
     with pytest.raises(InputError, match="input changed during the run"):
         run_shards(ingest_shard, [piece], text="text", on_error="skip")
     with pytest.raises(InputError, match="input changed during the run"):
@@ -176,6 +178,76 @@ def test_kill_within_one_gz_keeps_all_pieces_before(tmp_path: Path) -> None:
     assert before.items() <= kept().items()
     assert len(again.shards) > 8
     assert again.digest == run_files(tmp_path, "other", shard_bytes=100_000).digest
+
+
+def zst_of_frames(data: bytes, frames: int, **options: bool) -> bytes:
+    """Compress in frames that end anywhere, also within a line, with a skippable one between, as pzstd writes."""
+    pack = zstandard.ZstdCompressor(**options)
+    size = len(data) // frames + 1
+    skippable = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
+    return b"".join(skippable + pack.compress(data[at : at + size]) for at in range(0, len(data), size))
+
+
+def test_zst_of_frames_is_read_from_the_frame_before_a_piece(make_file: MakeFile, run_shards: RunShards) -> None:
+    data = lines_of(60_000)
+    framed, single = (
+        make_file("a.jsonl.zst", zst_of_frames(data, 9)),
+        make_file("b/a.jsonl.zst", zstandard.compress(data)),
+    )
+    (survey,) = run_shards(survey_frames_shard, [bundle([framed])])
+    (other,) = run_shards(survey_shard, [bundle([FileRef("a.jsonl.zst", single.url, single.size, single.digest)])])
+    places = [frame_before(survey.file(FRAMES), at) for at in (0, 1, len(data) // 2, len(data))]
+    assert places[0] == places[1] == BEGIN
+    assert len(data) // 3 < places[2].plain < len(data) // 2 < places[3].plain
+    assert places[2].newlines == data[: places[2].plain].count(b"\n")
+    assert survey.value["frames"] == 4  # every other one, of 0.8 MB each
+    size = len(data) // 12
+    pieces = [Piece(at, at + size) for at in range(0, len(data), size)]
+    random.Random(0).shuffle(pieces)
+    parts = run_shards(
+        ingest_shard, [piece_shard(framed, survey.files, p) for p in pieces], text="text", on_error="fail"
+    )
+    whole = run_shards(
+        ingest_shard, [piece_shard(single, other.files, p) for p in pieces], text="text", on_error="fail"
+    )
+    assert [[d.text for d in read_documents(part)] for part in parts] == [
+        [d.text for d in read_documents(part)] for part in whole
+    ]
+    ids = sorted((d.id for part in parts for d in read_documents(part)), key=lambda name: int(name.rpartition(":")[2]))
+    assert ids == [f"a.jsonl.zst:{number}" for number in range(1, 60_001)]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_zst_of_frames_that_is_damaged_gives_what_the_whole_gives(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "in").mkdir()
+    packed = bytearray(zst_of_frames(lines_of(30_000), 9, write_checksum=True))
+    if damage == "cut":
+        del packed[-200:]
+    else:
+        packed[len(packed) * 2 // 3] ^= 1
+    (tmp_path / "in" / "a.jsonl.zst").write_bytes(packed)
+    cut = run_files(tmp_path, "cut", shard_bytes=len(packed) // 6, on_error="quarantine")
+    whole = run_files(tmp_path, "whole", shard_bytes=10**9, on_error="quarantine")
+    assert len(cut.shards) > 2
+    assert cut.meta["dropped"] == whole.meta["dropped"] == {"archive_damaged": 1}
+    assert found(cut) == found(whole)
+
+
+def test_zst_of_frames_that_ends_in_a_bomb_is_told_so_by_the_piece_that_meets_it(
+    make_file: MakeFile, run_shards: RunShards
+) -> None:
+    data = lines_of(30_000)
+    file = make_file("a.jsonl.zst", zst_of_frames(data, 4) + zstandard.compress(b" " * 100_000_000))
+    (survey,) = run_shards(survey_frames_shard, [bundle([file])])
+    cuts = [[Piece(0, 10**9)], [Piece(0, len(data) // 2), Piece(len(data) // 2, 10**9)]]
+    told = []
+    for pieces in cuts:
+        shards = [piece_shard(file, survey.files, piece) for piece in pieces]
+        made = run_shards(ingest_shard, shards, text="text", on_error="quarantine", max_ratio=20.0)
+        assert sum(shard.value["documents_out"] for shard in made) == 30_000
+        told.append(fs.read_file(made[-1].file("quarantine.jsonl")))
+    assert told[0] == told[1]
+    assert b"archive_bomb" in told[0]
 
 
 def test_damage_after_a_pause_stays_where_it_was() -> None:
