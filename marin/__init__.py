@@ -9,6 +9,7 @@ from marin.base.errors import MarinError
 from marin.data.conditions import AtLeast, AtMost, gopher_rules
 from marin.data.duplicate_rules import Exact, MinHash
 from marin.data.patterns import EMAIL, IPV4, PHONE, Pattern
+from marin.data.phases import Phase
 from marin.data.scorers import C4, FastText, Gopher, Repetition, Scripts
 from marin.graph.artifact import (
     Annotations,
@@ -48,6 +49,8 @@ from marin.steps import (
     Inspect,
     LoadTokenizer,
     MaskPII,
+    Mix,
+    Pack,
     Pick,
     Records,
     Shuffle,

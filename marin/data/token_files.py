@@ -50,9 +50,15 @@ class DocumentColumns(NamedTuple):
 
 def write_tokens(output: Output, parts: Iterable[np.ndarray], dtype: np.dtype, documents: DocumentColumns) -> int:
     """Write a token shard: ids of the documents one after another, and their index; returns the number of tokens."""
-    ends = np.cumsum(documents.lengths).astype(np.uint64)
-    num_tokens = int(ends[-1]) if len(ends) else 0
+    num_tokens = int(documents.lengths.sum())
     write_array(output, TOKENS, parts, (num_tokens,), dtype)
+    write_document_index(output, documents)
+    return num_tokens
+
+
+def write_document_index(output: Output, documents: DocumentColumns) -> None:
+    """Write the index of documents that stand one after another."""
+    ends = np.cumsum(documents.lengths).astype(np.uint64)
     columns = [
         pa.array(ends),
         fixed_bytes(documents.ids),
@@ -61,12 +67,16 @@ def write_tokens(output: Output, parts: Iterable[np.ndarray], dtype: np.dtype, d
     ]
     schema = INDEX_SCHEMA
     if documents.loss is not None:
-        runs = np.concatenate([np.empty(0, np.uint32), *documents.loss])
-        borders = np.cumsum([0, *map(len, documents.loss)])
-        columns.append(pa.LargeListArray.from_arrays(pa.array(borders, pa.int64()), pa.array(runs, pa.uint32())))
+        columns.append(loss_column(documents.loss))
         schema = schema.append(LOSS)
     write_index(output, pa.Table.from_arrays(columns, schema=schema), [len(ends)])
-    return num_tokens
+
+
+def loss_column(loss: Sequence[np.ndarray]) -> pa.Array:
+    """Return `loss_runs` as a column of the type of `LOSS`."""
+    runs = np.concatenate([np.empty(0, np.uint32), *loss])
+    borders = np.cumsum([0, *map(len, loss)])
+    return pa.LargeListArray.from_arrays(pa.array(borders, pa.int64()), pa.array(runs, pa.uint32()))
 
 
 def loss_runs(is_target: np.ndarray) -> np.ndarray:
@@ -83,6 +93,11 @@ def loss_runs(is_target: np.ndarray) -> np.ndarray:
 def loss_mask(runs: np.ndarray) -> np.ndarray:
     """Return the mask, bool [T], of `loss_runs`."""
     return np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+
+
+def all_targets(lengths: np.ndarray) -> list[np.ndarray]:
+    """Return `loss_runs` of documents of these lengths whose tokens are all targets."""
+    return list(np.stack([np.zeros_like(lengths), lengths], axis=1).astype(np.uint32))
 
 
 def read_loss(index: pa.Table) -> list[np.ndarray] | None:
@@ -133,10 +148,10 @@ def _blocks(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield np.concatenate(gathered)
 
 
-def write_index(output: Output, table: pa.Table, cuts: Sequence[int]) -> None:
+def write_index(output: Output, table: pa.Table, cuts: Sequence[int], *, path: str = INDEX) -> None:
     """Write an index as record batches that end at `cuts`, so that each can be read alone; the last cut is the end."""
     batch = table.combine_chunks().to_batches()[0] if table.num_rows else _empty_batch(table.schema)
-    with output.open(INDEX) as file, pa.ipc.new_file(file, table.schema) as writer:
+    with output.open(path) as file, pa.ipc.new_file(file, table.schema) as writer:
         start = 0
         for stop in cuts:
             writer.write_batch(batch.slice(start, stop - start))

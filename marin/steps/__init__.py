@@ -16,6 +16,8 @@ from marin.steps.import_tokens import ImportTokens
 from marin.steps.inspect import Inspect
 from marin.steps.load_tokenizer import LoadTokenizer
 from marin.steps.mask_pii import MaskPII
+from marin.steps.mix import Mix
+from marin.steps.pack import Pack
 from marin.steps.pick import Pick
 from marin.steps.records import Records
 from marin.steps.shuffle import Shuffle
@@ -41,6 +43,8 @@ __all__ = [
     "Inspect",
     "LoadTokenizer",
     "MaskPII",
+    "Mix",
+    "Pack",
     "Pick",
     "Records",
     "Shuffle",

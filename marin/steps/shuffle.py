@@ -10,7 +10,7 @@ from marin.graph.step import Step
 class Shuffle(Step[Sequences]):
     """Documents in an order that is a pure function of seed and content, cut into rows of `context` tokens."""
 
-    version = 1
+    version = 2
 
     tokens: Step[Tokens]
     context: int = Field(ge=2)
@@ -23,7 +23,7 @@ class Shuffle(Step[Sequences]):
 
         tokens = ctx.load(self.tokens)
         plan = shuffle.plan(tokens.shards, context=self.context)
-        spilled = ctx.map(shuffle.partition_shard, plan.spilled, seed=self.seed, partition_bits=plan.partition_bits)
+        spilled = ctx.map(shuffle.spill_shard, plan.spilled, seed=self.seed, partition_bits=plan.partition_bits)
         parts = shuffle.reduce_inputs(spilled.shards, plan)
         merged = ctx.map(shuffle.merge_partition, parts, seed=self.seed, context=self.context)
         ctx.output.write("tokenizer.json", tokens.contents.reader.read(tokens.file("tokenizer.json")))

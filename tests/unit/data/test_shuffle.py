@@ -19,8 +19,8 @@ from marin.base.json import Json
 from marin.data.arrays import open_array
 from marin.data.hashes import bundle, document_id
 from marin.data.loader import SequenceData
-from marin.data.shuffle import ShufflePlan, merge_partition, partition_shard, plan, reduce_inputs, total
-from marin.data.token_files import INDEX, INDEX_SCHEMA, TOKENS, fixed_bytes, read_index, write_array, write_index
+from marin.data.shuffle import ShufflePlan, merge_partition, plan, reduce_inputs, spill_shard, total
+from marin.data.token_files import INDEX, TOKENS, DocumentColumns, loss_runs, read_index, write_tokens
 from marin.graph.files import Shard
 
 DTYPE = np.dtype("<u2")
@@ -30,6 +30,8 @@ class Doc(NamedTuple):
     tokens: tuple[int, ...]
     name: str
     source: str
+    is_masked: bool = False
+    """Only its odd tokens are targets."""
 
 
 @contextmanager
@@ -52,23 +54,22 @@ def run(folder: str, fn: Callable[..., Json], shards: Sequence[Shard], **config:
 def write_docs(shard: Shard, output: fs.FolderOutput, *, docs: Sequence[Doc]) -> Json:
     """Write a token shard, as tokenize_shard does; the text of a document is its tokens."""
     ids = b"".join(document_id(repr(doc.tokens), doc.name) for doc in docs)
-    ends = np.cumsum([len(doc.tokens) for doc in docs], dtype=np.uint64)
     tokens = [np.array(doc.tokens, DTYPE) for doc in docs]
-    num_tokens = sum(map(len, tokens))
-    write_array(output, TOKENS, tokens, (num_tokens,), DTYPE)
-    columns = [
-        pa.array(ends),
-        fixed_bytes(np.frombuffer(ids, np.uint8).reshape(-1, 16)),
-        pa.array([doc.source for doc in docs], pa.large_string()).dictionary_encode(),
-        pa.array(np.arange(len(docs), dtype=np.uint64)),
+    lengths = np.array([len(part) for part in tokens], np.int64)
+    masks = [
+        loss_runs(part % 2 == 1) if doc.is_masked else loss_runs(part >= 0)
+        for doc, part in zip(docs, tokens, strict=True)
     ]
-    write_index(output, pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), [len(docs)])
+    loss = masks if any(doc.is_masked for doc in docs) else None
+    sources = pa.array([doc.source for doc in docs], pa.large_string())
+    columns = DocumentColumns(lengths, np.frombuffer(ids, np.uint8).reshape(-1, 16), sources, loss)
+    num_tokens = write_tokens(output, tokens, DTYPE, columns)
     return {"tokens": num_tokens}
 
 
 def shuffle(folder: str, shards: Sequence[Shard], planned: ShufflePlan, seed: int) -> list[Shard]:
     bits = planned.partition_bits
-    spills = run(folder, partition_shard, planned.spilled, seed=seed, partition_bits=bits)
+    spills = run(folder, spill_shard, planned.spilled, seed=seed, partition_bits=bits)
     return run(folder, merge_partition, reduce_inputs(spills, planned), seed=seed, context=planned.context)
 
 
@@ -102,6 +103,7 @@ DOCS = st.lists(
         st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=30).map(tuple),
         st.sampled_from(["a", "b", "c"]),
         st.sampled_from(["x", "y", "z"]),
+        st.sampled_from([False, False, True]),
     ),
     min_size=2,
     max_size=25,
@@ -140,15 +142,39 @@ def test_shuffle_keeps_every_token_and_says_where_it_came_from(
         texts: dict[bytes, list[int]] = {document_id(repr(doc.tokens), doc.name): list(doc.tokens) for doc in docs}
         for identity, offset, tokens in stream_of(made):
             assert texts[identity][offset : offset + len(tokens)] == tokens
-        num_tokens = sum(len(doc.tokens) for doc in docs)
         sequences = SequenceData(made, context)
         batch = sequences.batch(np.arange(len(sequences)))
         targets = batch.targets[batch.targets != -100]
-        assert len(targets) == sequences.num_target_tokens == num_tokens - 1
-        left = sorted(token for doc in docs for token in doc.tokens)
+        assert len(targets) == sequences.num_target_tokens
+        left = sorted(token for doc in docs for token in doc.tokens if not doc.is_masked or token % 2)
         for token in targets.tolist():
             left.remove(token)
-        assert len(left) == 1  # the stream's first token
+        assert len(left) <= 1  # the stream's first token
+        assert left or any(doc.is_masked for doc in docs)
+
+
+@given(docs=DOCS, context=st.integers(2, 12), rows=st.integers(1, 6))
+@settings(max_examples=30)
+def test_shuffle_rows_say_which_document_each_position_belongs_to(docs: list[Doc], context: int, rows: int) -> None:
+    with fresh_folder() as folder:
+        shards = token_shards(folder, [docs])
+        made = shuffle(folder, shards, plan(shards, context=context, shard_tokens=rows * context), 0)
+        sequences = SequenceData(made, context)
+        order = np.random.default_rng(0).permutation(len(sequences))
+        batch = sequences.batch(order, segments=True)
+        expected: list[list[int]] = []
+        for shard in made:
+            in_rows: list[list[int]] = [[] for _ in range(shard.value["rows"])]
+            for piece in read_index(shard.file(INDEX)).to_pylist():
+                in_rows[piece["row"]].append(piece["length"])
+            for lengths in in_rows:
+                marks = [number for number, length in enumerate(lengths) for _ in range(length)]
+                expected.append((marks + [len(lengths)] * context)[:context])
+        assert batch.segments.tolist() == [expected[number] for number in order.tolist()]
+        positions = [[marks[:at].count(mark) for at, mark in enumerate(marks)] for marks in batch.segments.tolist()]
+        assert batch.positions.tolist() == positions
+        plain = sequences.batch(order)
+        np.testing.assert_array_equal(plain.tokens, batch.tokens)
 
 
 @given(docs=DOCS, added=DOCS, seed=st.integers(0, 9))

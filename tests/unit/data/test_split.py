@@ -5,6 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marin import Documents, Split, Step
 from marin.data.documents import iter_texts
 from marin.data.split import side_of, split_shard
 from marin.graph.files import Shard
@@ -29,3 +30,18 @@ def test_split_larger_fraction_only_moves_documents_out(text: str, fraction: flo
     if side_of(text, fraction=fraction, seed=seed) == "held_out":
         assert side_of(text, fraction=min(1.0, fraction * 1.5), seed=seed) == "held_out"
     assert side_of(text, fraction=0, seed=seed) == "train"
+
+
+def test_split_of_a_corpus_that_grew_keeps_every_document_on_its_side(
+    corpus: Callable[..., Step[Documents]], run_step: Callable[[Step[Documents]], Documents]
+) -> None:
+    first = [f"text {number}" for number in range(60)]
+    grown = [*(f"new {number}" for number in range(40)), *first]
+
+    def sides(texts: list[str]) -> list[set[str]]:
+        steps = [Split(documents=corpus(texts), keep=keep, fraction=0.3, seed=1) for keep in ("train", "held_out")]
+        return [set(iter_texts(run_step(step).shards)) for step in steps]
+
+    for before, after in zip(sides(first), sides(grown), strict=True):
+        assert before
+        assert before == after & set(first)

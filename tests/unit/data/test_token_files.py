@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from marin import fs
 from marin.base.errors import DataError
-from marin.data import arrays
+from marin.data import blocks
 from marin.data.arrays import open_array
 from marin.data.token_files import (
     INDEX,
@@ -67,8 +67,7 @@ def test_array_is_plain_npy_whose_data_begin_at_64_bytes(tmp_path: Path) -> None
 
 
 def test_array_larger_than_a_block_is_read_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(arrays, "CACHED_BLOCKS", 2)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 100)
     output = fs.FolderOutput(f"memory://arrays/{uuid4().hex}")
     rows = np.arange(3000, dtype="<u4").reshape(300, 10)
     write_array(output, TOKENS, [rows], rows.shape, rows.dtype)
