@@ -25,7 +25,7 @@ GOLDEN = {
     "Filter": "1 000360dfd969b386",
     "Generate": "1 46b2bb6942701f8f",
     "ImportTokens": "1 bb3783e991bd7479",
-    "Inspect": "1 8877d99971216fd9",
+    "Inspect": "1 4619b47afda50a7d",
     "LoadTokenizer": "1 408350469e9c59c8",
     "MaskPII": "1 d887376938ee9435",
     "Mix": "1 8a96c4b35cff122a",
