@@ -160,7 +160,8 @@ def _draw(out: Console, record: Mapping[str, Any]) -> None:
 
 def _sample(sample: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the lines of a sample: where it stands, then each document's name and text."""
-    where = f"shard {sample['shard']}, row {sample['row']}"
+    number = f"sequence {sample['sequence']:,}, " if "sequence" in sample else ""
+    where = f"{number}shard {sample['shard']}, row {sample['row']}"
     if "documents" in sample:
         padding = f", {sample['padding']:,} of them padding" if sample["padding"] else ""
         yield Text(f"{where}: {len(sample['documents'])} documents, {sample['tokens']:,} tokens{padding}", "bold")

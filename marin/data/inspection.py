@@ -21,6 +21,7 @@ from marin.data.arrays import open_array
 from marin.data.hashes import U64
 from marin.data.ingest import QUARANTINE
 from marin.data.lengths import histogram, quantiles
+from marin.data.look_rows import read_pieces_of
 from marin.data.source_counts import OTHER, SOURCES, bounded, count_sources
 from marin.data.text_columns import text_batches
 from marin.data.token_files import INDEX, loss_mask, read_index, read_loss, write_array
@@ -66,34 +67,27 @@ def inspect_tokens(shard: Shard, output: Output) -> Json:
     """Count a shard of Tokens, by its index."""
     index = read_index(shard.file(INDEX))
     lengths = np.diff(index["end"].to_numpy().astype(np.int64), prepend=0)
-    return {"documents": len(lengths), **_counted(index, lengths)}
+    loss = read_loss(index)
+    targets = {} if loss is None else {"target_tokens": sum(int(loss_mask(runs).sum()) for runs in loss)}
+    names = pa.concat_arrays(
+        [pa.array([], pa.large_string()), *(part.dictionary_decode() for part in index["source"].chunks)]
+    )
+    return {"documents": len(lengths), **targets, **_counted(names, lengths)}
 
 
 def inspect_sequences(shard: Shard, output: Output) -> Json:
-    """Count a shard of Sequences, by its index: `documents` are parts of documents, as long as their part of a row."""
-    index = read_index(shard.file(INDEX))
-    lengths = index["length"].to_numpy().astype(np.int64)
-    return {"documents": len(lengths), "rows": len(np.unique(index["row"].to_numpy())), **_counted(index, lengths)}
+    """Count one of `index_inputs`: `documents` are parts of documents, as long as their part of a row."""
+    lengths, sources = read_pieces_of(shard.files)
+    return {"documents": len(lengths), "rows": shard.value, **_counted(sources, lengths)}
 
 
-def _counted(index: pa.Table, lengths: np.ndarray) -> Record:
-    names = index["source"].combine_chunks()
-    strings = pa.concat_arrays(
-        [pa.array([], pa.large_string()), *(part.dictionary_decode() for part in _chunks(names))]
-    )
-    loss = read_loss(index)
-    targets = {} if loss is None else {"target_tokens": sum(int(loss_mask(runs).sum()) for runs in loss)}
+def _counted(sources: pa.Array, lengths: np.ndarray) -> Record:
     return {
         "tokens": int(lengths.sum()),
-        **targets,
         "lengths": histogram(lengths),
         "longest": int(lengths.max(initial=0)),
-        **count_sources(strings, lengths),
+        **count_sources(sources, lengths),
     }
-
-
-def _chunks(column: Any) -> Sequence[Any]:  # Any: an Arrow array, or chunks of one
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
 def summary(records: Iterable[Any], shards: Sequence[Shard], meta: Any, *, one_of: int) -> Record:  # Any: JSON
@@ -105,7 +99,11 @@ def summary(records: Iterable[Any], shards: Sequence[Shard], meta: Any, *, one_o
     sums = counts.add(made)
     unit = "tokens" if "tokens" in sums else "bytes"
     sums = bounded({**sums, SOURCES: sums.get(SOURCES, {})}, unit)
-    own = {name: meta[name] for name in ("documents_in", "dropped", "notes", "context", "clusters") if name in meta}
+    own = {
+        name: meta[name]
+        for name in ("documents_in", "dropped", "notes", "context", "num_sequences", "clusters")
+        if name in meta
+    }
     found: Record = {
         **{name: sums[name] for name in ("documents", "rows", "bytes", "tokens", "target_tokens") if name in sums},
         "unit": unit,
@@ -117,6 +115,10 @@ def summary(records: Iterable[Any], shards: Sequence[Shard], meta: Any, *, one_o
         "quarantined": sums.get("quarantined", {}),
         "record": own,
     }
+    if "num_target_tokens" in meta:
+        found["target_tokens"] = meta["num_target_tokens"]
+    if "num_sequences" in meta and SOURCES in meta:
+        found["mixture"] = meta[SOURCES]
     if unit == "tokens" and "bytes" in meta:
         found["text_bytes"] = meta["bytes"]
     if unit == "bytes":

@@ -20,6 +20,7 @@ _STYLE = """text{font:11px sans-serif;fill:#444}rect{fill:#4878a8}
 _TITLES = {
     "documents_in": "read by the step",
     "rows": "rows",
+    "num_sequences": "sequences, in order of training",
     "documents": "documents",
     "bytes": "bytes of text",
     "text_bytes": "bytes of text",
@@ -42,6 +43,7 @@ def markdown(record: Record) -> str:
         _table(record["quantiles"], [[f"{value:,}" for value in record["quantiles"].values()]]),
         "## Sources",
         _table(("source", "documents", unit, "share", "mean length"), _sources(record)),
+        *_mixture(record),
         *_removed(record),
         *_samples(record),
     ]
@@ -100,6 +102,21 @@ def _sources(record: Record) -> list[list[str]]:
         ]
         for name, counts in shown
     ]
+
+
+def _mixture(record: Record) -> Iterable[str]:
+    """Yield how often a mixture draws from each of its sources."""
+    drawn = record.get("mixture")
+    if drawn:
+        total = sum(each["sequences"] for each in drawn.values()) or 1
+        yield "## Mixture"
+        yield _table(
+            ("source", "sequences", "share", "epochs"),
+            [
+                [name, f"{each['sequences']:,}", f"{each['sequences'] / total:.2%}", f"{each['epochs']:.3g}"]
+                for name, each in sorted(drawn.items())
+            ],
+        )
 
 
 def _removed(record: Record) -> Iterable[str]:

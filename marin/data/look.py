@@ -17,6 +17,7 @@ from marin import fs
 from marin.base.errors import DataError
 from marin.data.arrays import open_array
 from marin.data.documents import DOCUMENTS, Document
+from marin.data.look_rows import RowListing
 from marin.data.token_files import INDEX, TOKENS, loss_mask, read_index, read_loss
 from marin.data.token_text import pieces, token_bytes
 from marin.data.tokenizer import load_tokenizer
@@ -39,9 +40,12 @@ def samples(artifact: Artifact, *, number: int, at: int | None = None, length: i
 
     Texts are cut after `length` characters, ids after `length` tokens. Each has `shard` and `row`. Of Documents: `id`,
     `source`, `meta`, `text` and its `characters`. Of Tokens: `id`, `source`, `tokens`, the first `ids`, what they stand
-    for as `pieces`, and with a loss mask `targets`, a truth value an id. Of Sequences: `tokens`, `padding`, and what
-    lies in the row as `documents`, each as in Tokens and with its `offset` inside its document.
+    for as `pieces`, and with a loss mask `targets`, a truth value an id. Of Sequences, which are numbered in the order
+    of training: `sequence`, `tokens`, `padding`, and what lies in the row as `documents`, each as in Tokens and with
+    its `offset` inside its document.
     """
+    if isinstance(artifact, Sequences):
+        return list(_sequences(artifact, number, at, length, _texts(artifact)))
     read = _reader(artifact, length)
     shards = artifact.shards
     if at is None:
@@ -87,15 +91,18 @@ def evenly(rows: int, number: int) -> list[int]:
 def _reader(artifact: Artifact, length: int) -> Read:
     if isinstance(artifact, Documents):
         return lambda shard, choose: _documents(shard, choose, length)
-    if not isinstance(artifact, Tokens | Sequences):
+    if not isinstance(artifact, Tokens):
         raise DataError(
             f"{type(artifact).__name__} holds no documents, tokens or rows",
             hint="give Documents, Tokens or Sequences",
         )
+    texts = _texts(artifact)
+    return lambda shard, choose: _tokens(shard, choose, length, texts)
+
+
+def _texts(artifact: Artifact) -> dict[int, bytes]:
     data = artifact.contents.reader.read(artifact.file("tokenizer.json"))
-    texts = token_bytes(load_tokenizer(data))
-    rows = _tokens if isinstance(artifact, Tokens) else _sequences
-    return lambda shard, choose: rows(shard, choose, length, texts)
+    return token_bytes(load_tokenizer(data))
 
 
 def _documents(shard: Shard, choose: Choose, length: int) -> Iterator[Sample]:
@@ -140,26 +147,25 @@ def _tokens(shard: Shard, choose: Choose, length: int, texts: Mapping[int, bytes
         yield sample
 
 
-def _sequences(shard: Shard, choose: Choose, length: int, texts: Mapping[int, bytes]) -> Iterator[Sample]:
-    index, array = read_index(shard.file(INDEX)), open_array(shard.file(TOKENS))
-    row_of = index["row"].to_numpy()
-    lengths = index["length"].to_numpy().astype(np.int64)
-    loss = read_loss(index)
-    for row in choose(array.shape[0]):
-        inside = np.flatnonzero(row_of == row).tolist()
-        ids, used, documents = array.read(row, row + 1)[0].tolist(), 0, []
-        for piece in inside:
-            begin, used = used, used + int(lengths[piece])
-            shown = ids[begin : min(used, length)]
+def _sequences(
+    artifact: Artifact, number: int, at: int | None, length: int, texts: Mapping[int, bytes]
+) -> Iterator[Sample]:
+    rows = RowListing(artifact.shards)
+    chosen = evenly(len(rows), number) if at is None else range(min(at, len(rows)), min(len(rows), at + number))
+    for row in rows.read(chosen, length=length):
+        documents = []
+        for piece in row.pieces:
+            ids = piece.ids.tolist()
             document = {
-                "id": index["id"][piece].as_py().hex(),
-                "source": index["source"][piece].as_py(),
-                "offset": int(index["offset"][piece].as_py()),
-                "tokens": used - begin,
-                "ids": shown,
-                "pieces": pieces(shown, texts),
+                "id": piece.id,
+                "source": piece.source,
+                "offset": piece.offset,
+                "tokens": piece.tokens,
+                "ids": ids,
+                "pieces": pieces(ids, texts),
             }
-            if loss is not None:
-                document["targets"] = loss_mask(loss[piece])[: len(shown)].tolist()
+            if piece.is_target is not None:
+                document["targets"] = piece.is_target.tolist()
             documents.append(document)
-        yield {"row": row, "tokens": len(ids), "padding": len(ids) - used, "documents": documents}
+        place = {"shard": row.shard, "row": row.row, "sequence": row.sequence}
+        yield {**place, "tokens": row.tokens, "padding": row.padding, "documents": documents}

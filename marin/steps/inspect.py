@@ -32,7 +32,7 @@ class Inspect(Step[Folder]):
 
     def run(self, ctx: Context) -> Folder:
         """Count each shard, add up, and read the samples."""
-        from marin.data import inspection
+        from marin.data import inspection, look_rows
 
         data = ctx.load(self.data)
         one_of = inspection.hash_one_of(int(data.meta.get("documents_out", 0)))
@@ -41,7 +41,7 @@ class Inspect(Step[Folder]):
         elif isinstance(data, Tokens):
             mapped = ctx.map(inspection.inspect_tokens, data.shards)
         else:
-            mapped = ctx.map(inspection.inspect_sequences, data.shards)
+            mapped = ctx.map(inspection.inspect_sequences, look_rows.index_inputs(data.shards))
         numbers = inspection.summary(mapped, mapped.shards, data.meta, one_of=one_of)
         inspection.write_report(ctx.output, data, numbers, samples=self.samples, length=self.length)
         return Folder(ctx.output.contents(meta={"type": data.type_name(), **inspection.headline(numbers)}))

@@ -20,6 +20,8 @@ from marin.data.chat import render
 from marin.data.chat_encode import ChatTokenizer, Misplaced, chat_tokenizer
 from marin.data.chat_template import ChatTemplate
 from marin.data.documents import Document, read_documents
+from marin.data.loader import IGNORED, SequenceData
+from marin.data.look import samples
 from marin.data.token_files import INDEX, TOKENS, loss_mask, loss_runs, read_index, read_loss
 from marin.data.tokenizer import train_tokenizer
 from marin.graph.files import FileRef, Shard
@@ -136,6 +138,27 @@ def test_chat_control_strings_of_a_user_are_text(hub: Path, chat: Callable[..., 
     assert "".join(text for _, text in runs).startswith(f"{START}user\n{attack}{END}\n{START}assistant\nNo {EOS}.{END}")
     assert [text.strip() for is_target, text in runs if is_target] == [f"No {EOS}.{END}"]
     assert tokens.meta["notes"]["control_strings"] == 1
+
+
+def test_chat_answers_are_the_only_targets_of_training(
+    hub: Path, chat: Callable[..., marin.Tokens], tmp_path: Path
+) -> None:
+    chat(TALK)
+    step = marin.Chat(
+        documents=marin.Conversations(url=str(tmp_path / "chat.jsonl")), tokenizer=marin.LoadTokenizer(url=str(hub))
+    )
+    shuffle = marin.Shuffle(tokens=step, context=16, seed=0)
+    rows = marin.run(shuffle, store=tmp_path / "store", backend="inline")
+    data = SequenceData(rows.shards, 16)
+    targets = data.batch(np.arange(len(data))).targets
+    order = [each["sequence"] for each in sorted(samples(rows, number=99, at=0, length=17), key=offset)]
+    said = [number for number in targets[order].ravel().tolist() if number != IGNORED]
+    decoded = Tokenizer.from_file(str(hub / "tokenizer.json")).decode(said, skip_special_tokens=False)
+    assert decoded == f"Four.{END}\n A season 👩‍👩‍👧.{END}\n"
+
+
+def offset(row: dict) -> int:
+    return row["documents"][0]["offset"]
 
 
 def test_chat_control_strings_of_tools_and_of_their_names_are_text(hub: Path, tmp_path: Path) -> None:

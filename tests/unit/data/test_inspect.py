@@ -17,6 +17,7 @@ import marin
 from marin.base.errors import ConfigurationError
 from marin.data.inspection import hash_one_of, inspect_documents, summary
 from marin.data.lengths import histogram, octaves, quantiles
+from marin.data.loader import IGNORED, SequenceData
 from marin.data.look import evenly, samples, spread
 from marin.graph.files import Shard
 
@@ -93,6 +94,30 @@ def test_inspect_sequences_has_the_mixture_that_is_trained_on(run_step: RunStep,
     assert record["tokens"] == whole + rows - 1  # a row's last token is the first of the next one
     assert sum(counts["tokens"] for counts in record["sources"].values()) == record["tokens"]
     assert record["samples"][0]["tokens"] == 9
+
+
+def test_samples_of_a_mixture_of_cut_and_packed_rows_are_what_training_reads(run_step: RunStep, named: Any) -> None:
+    tokens = tokens_of(named)
+    sources = {
+        "cut": marin.Shuffle(tokens=tokens, context=8, seed=0),
+        "packed": marin.Pack(tokens=tokens, context=8, seed=0, method="best_fit"),
+    }
+    phase = marin.Phase(length=24, weights={"cut": 0.5, "packed": 0.5})
+    step = marin.Mix(sources=sources, phases=[phase], exhausted="repeat", seed=0)
+    mixed = run_step(step)
+    batch = SequenceData(mixed.shards, 8).batch(np.arange(24))
+    found = samples(mixed, number=30, at=0, length=100)
+    assert [each["sequence"] for each in found] == list(range(24))
+    for each, read, targets in zip(found, batch.tokens, batch.targets, strict=True):
+        is_packed = each["tokens"] == 8
+        ids = [n for part in each["documents"] for n in (part["ids"][:-1] if is_packed else part["ids"])]
+        assert ids[:8] == read.tolist()[: len(ids)]
+        assert each["padding"] == (targets == IGNORED).sum()
+        assert sum(part["tokens"] - is_packed for part in each["documents"]) + each["padding"] == each["tokens"]
+    record, report = inspected(run_step, marin.Inspect(data=step))
+    assert record["mixture"]["cut"]["sequences"] == record["mixture"]["packed"]["sequences"] == 12
+    assert record["record"]["num_sequences"] == 24
+    assert "| cut | 12 | 50.00% |" in report
 
 
 def test_inspect_shows_dropped_noted_and_quarantined_lines(run_step: RunStep, tmp_path: Path) -> None:
