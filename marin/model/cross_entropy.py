@@ -53,8 +53,13 @@ def _autocast(tensor: Tensor) -> bool:
     return torch.is_autocast_enabled(tensor.device.type)
 
 
+def chunk_elements(device_type: str) -> int:
+    """Return how many logits stand in memory at once."""
+    return _CHUNK_ELEMENTS.get(device_type, 1 << 24)
+
+
 def _chunks(hidden_ND: Tensor, weight_VD: Tensor) -> list[slice]:
-    budget = _CHUNK_ELEMENTS.get(hidden_ND.device.type, 1 << 24)
+    budget = chunk_elements(hidden_ND.device.type)
     size = max(64, budget // weight_VD.shape[0])
     return [slice(start, start + size) for start in range(0, hidden_ND.shape[0], size)]
 

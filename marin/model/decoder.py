@@ -14,6 +14,7 @@ from marin.model.config import Decoder
 from marin.model.cross_entropy import linear_cross_entropy, token_losses
 from marin.model.documents import Places, places
 from marin.model.gpt2 import Gpt2Body
+from marin.model.recompute import through
 from marin.model.rope import rotations
 
 
@@ -55,6 +56,7 @@ class Body(nn.Module):
     def __init__(self, config: Decoder) -> None:
         super().__init__()
         self.config = config
+        self.recompute = False
         self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
@@ -67,7 +69,7 @@ class Body(nn.Module):
             dtype = torch.get_autocast_dtype(tokens_BT.device.type)
             x_BTD, cos, sin = x_BTD.to(dtype), cos.to(dtype), sin.to(dtype)
         for layer in self.layers:
-            x_BTD = layer(x_BTD, cos, sin, where.mask)
+            x_BTD = through(layer, x_BTD, cos, sin, where.mask, again=self.recompute)
         out: Tensor = self.norm(x_BTD)
         return out
 
@@ -94,6 +96,10 @@ class LanguageModel(nn.Module):
         if self.lm_head is not None:
             return self.lm_head.weight
         return self.transformer.wte.weight if self.config.family == "gpt2" else self.model.embed_tokens.weight
+
+    def recompute_layers(self) -> None:
+        """From now on keep each layer's input alone and compute the layer again for its gradients."""
+        (self.transformer if self.config.family == "gpt2" else self.model).recompute = True
 
     def hidden(
         self, tokens_BT: Tensor, segments_BT: Tensor | None = None, positions_BT: Tensor | None = None

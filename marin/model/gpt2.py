@@ -13,6 +13,7 @@ from marin.base.errors import ConfigurationError
 from marin.model.attention import mixed
 from marin.model.config import Decoder
 from marin.model.documents import Places
+from marin.model.recompute import through
 
 
 class Conv1D(nn.Module):
@@ -87,6 +88,7 @@ class Gpt2Body(nn.Module):
                 where="Decoder.context",
                 hint="give `context`, or take it from the data with `with_data`",
             )
+        self.recompute = False
         self.wte = nn.Embedding(config.vocabulary, config.width)
         self.wpe = nn.Embedding(config.context, config.width)
         self.h = nn.ModuleList(Gpt2Block(config) for _ in range(config.layers))
@@ -98,6 +100,6 @@ class Gpt2Body(nn.Module):
         if torch.is_autocast_enabled(tokens_BT.device.type):
             x_BTD = x_BTD.to(torch.get_autocast_dtype(tokens_BT.device.type))
         for layer in self.h:
-            x_BTD = layer(x_BTD, where.mask)
+            x_BTD = through(layer, x_BTD, where.mask, again=self.recompute)
         out: Tensor = self.ln_f(x_BTD)
         return out

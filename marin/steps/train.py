@@ -11,7 +11,7 @@ from marin.graph.context import Context
 from marin.graph.resources import Resources
 from marin.graph.step import Step
 from marin.model.config import Decoder
-from marin.train.config import Carry, Optimizer, Schedule, TrainConfig, WarmupStableDecay
+from marin.train.config import Carry, Optimizer, Precision, Recompute, Schedule, TrainConfig, WarmupStableDecay
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.ramp import BatchRamp, check_ramp
 
@@ -50,6 +50,8 @@ class Train(Step[Checkpoint]):
     """What a loss or gradient that is no number costs: `StopRun`, `SkipStep` or `RollBack`."""
     document_mask: Annotated[bool, ElideIf(False)] = False
     """Keep packed documents apart: a token sees its own document only, with positions from the document's start."""
+    precision: Annotated[Precision, ElideIf("auto")] = "auto"
+    """Dtype of products: `auto` takes bf16 on CUDA and fp32 on the CPU; weights and gradients always are fp32."""
     validation: Placement[Step[Sequences] | None] = None
     """Held-out sequences, tokenized and packed alike: their loss and bits per byte go to the metrics and nowhere else,
     so that adding them retrains nothing."""
@@ -57,6 +59,8 @@ class Train(Step[Checkpoint]):
     """Steps between looks at them; the last step always is one."""
     validate_sequences: Placement[int] = Field(default=256, ge=1)
     """How many of them are looked at: the first ones."""
+    recompute: Placement[Recompute] = "none"
+    """`block`: less memory for a third more computing; each layer is computed again for its gradients."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences a rank holds at once; None: all of its share."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
@@ -104,6 +108,8 @@ class Train(Step[Checkpoint]):
             ema=self.ema,
             nonfinite=self.nonfinite,
             document_mask=self.document_mask,
+            precision=self.precision,
+            recompute=self.recompute,
             micro_batch=self.micro_batch,
             checkpoint_seconds=self.checkpoint_seconds,
             log_every=self.log_every,

@@ -72,6 +72,12 @@ class WarmupStableDecay(Config):
 Carry = Literal["weights", "training"]
 """What a run takes over from another's checkpoint: its weights, or also its optimiser and its place in the data."""
 
+Precision = Literal["auto", "float32", "bfloat16"]
+"""Dtype of products in forward and backward passes; `auto`: bf16 on CUDA, fp32 on the CPU."""
+
+Recompute = Literal["none", "block"]
+"""What is computed again in the backward pass instead of being kept."""
+
 Optimizer = Annotated[AdamW | Muon, Field(discriminator="kind")]
 Schedule = Annotated[Constant | Cosine | WarmupStableDecay, Field(discriminator="kind")]
 
@@ -104,6 +110,10 @@ class TrainConfig(Config):
     """What is taken over from an initial checkpoint."""
     keep_state: Annotated[bool, ElideIf(False)] = False
     """Whether the result holds what `carry="training"` takes over."""
+    precision: Annotated[Precision, ElideIf("auto")] = "auto"
+    """Dtype of products; weights, gradients, their sums and the optimiser are always fp32."""
+    recompute: Placement[Recompute] = "none"
+    """`block`: keep the input of each layer alone and compute the layer again for its gradients."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences that a rank computes at once; all of its share by default."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)

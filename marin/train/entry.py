@@ -4,6 +4,7 @@
 """
 
 import inspect
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,7 @@ import torch._dynamo  # noqa: F401  the first optimiser imports it, for 1 s: her
 
 from marin.base.errors import ConfigurationError, Interrupted
 from marin.base.json import Json
+from marin.base.units import format_size
 from marin.data.loader import SequenceData
 from marin.data.tokenizer import load_tokenizer
 from marin.graph.artifact import Checkpoint, Sequences
@@ -21,7 +23,8 @@ from marin.train.checkpoint import Checkpoints
 from marin.train.config import TrainConfig, warmup_error
 from marin.train.feed import SequenceSource
 from marin.train.loop import Loop, Outcome
-from marin.train.ranks import device_of, join, open_rendezvous
+from marin.train.memory import check_fits, estimate
+from marin.train.ranks import device_of, join, memory_of, open_rendezvous
 from marin.train.record import write_result
 from marin.train.start import Start, check_tokenizer, matched, read_decoder, read_start, tokenizer_bytes
 from marin.train.state import TrainingState
@@ -29,6 +32,8 @@ from marin.train.token_bytes import token_bytes
 from marin.train.validation import HeldOut
 
 __all__ = ["files_of", "open_rendezvous", "record_of", "resolved", "train_rank", "train_source"]
+
+log = logging.getLogger(__name__)
 
 
 def train_rank(
@@ -85,6 +90,9 @@ def train_source(
     if held_out is not None:
         check_source(config, held_out.source)
     device = device_of(member)
+    needed = estimate(config, world_size=member.world_size, device_type=device.type)
+    log.info("a rank needs about %s of memory, %s of it lasting", *map(format_size, (needed.total, needed.lasting)))
+    check_fits(needed, memory_of(device), where=f"{device}")
     ranks = join(member, device)
     state = TrainingState(config, source, device, start)
     loop = Loop(state, source, Checkpoints(checkpoints), member=member, ranks=ranks, held_out=held_out)

@@ -9,7 +9,6 @@ The host waits for the device only where it logs, checkpoints, or (on the CPU, w
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 
 import torch
@@ -20,6 +19,7 @@ from marin.train.checkpoint import Checkpoints
 from marin.train.feed import Batch, Feed, SequenceSource
 from marin.train.nonfinite import RollBack, StopRun, Verdict, verdict
 from marin.train.order import samples
+from marin.train.precision import autocast
 from marin.train.ranks import Ranks
 from marin.train.schedule import factor
 from marin.train.state import TrainingState
@@ -132,7 +132,7 @@ class Loop:
         log.debug("step %d rank %d samples %016x", step, self._ranks.rank, batch.audit & (2**64 - 1))
         state.gradients.clear()
         for part in batch.micro_batches(state.config.micro_batch):
-            with _precision(state.device):
+            with autocast(state.config.precision, state.device):
                 loss = state.model.loss_sum(
                     part.tokens, part.targets, part.segments, part.positions, z_loss=state.config.z_loss
                 ) / max(1, count)
@@ -242,7 +242,7 @@ class Loop:
             self._member.beat(f"validate {asked}", state.step)
 
         share = -(-state.config.batch // self._ranks.world_size)
-        with _precision(state.device):
+        with autocast(state.config.precision, state.device):
             found = validation.losses(
                 state.model, self._ranks, micro_batch=state.config.micro_batch or share, alive=alive
             )
@@ -273,8 +273,3 @@ class Loop:
                 may_commit=self._member.may_commit,
             )
         self._saved_step, self._saved_at = self._state.step, self._clock()
-
-
-def _precision(device: torch.device) -> AbstractContextManager[object]:
-    """Return bf16 autocast on CUDA; the CPU computes in fp32, where results must be comparable to the bit."""
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -128,6 +129,13 @@ def host_rendezvous(address: str) -> OpenRendezvous:
 def device_of(member: Member) -> torch.device:
     """Return the device on which this rank trains: its own GPU, or the CPU."""
     return torch.device("cuda", member.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of memory that a device has; the CPU's is the machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(psutil.virtual_memory().total)
 
 
 def join(member: Member, device: torch.device) -> Ranks:

@@ -47,6 +47,8 @@ class TrainingState:
         self._passed_over = 0
         """Sequences that a return to a checkpoint left out."""
         self.model: LanguageModel = build(config.model, device)
+        if config.recompute == "block":
+            self.model.recompute_layers()
         if start is None:
             initialise(self.model, config.seed)
         else:

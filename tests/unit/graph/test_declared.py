@@ -32,6 +32,14 @@ GOLDEN = {
     "Items": "1 0857bd0d0b767ca0",
     "LoadModel": "1 51ec66409604b512",
     "LoadTokenizer": "1 408350469e9c59c8",
+    "Decontaminate": "1 a3452fab3f4f2beb",
+    "Deduplicate": "1 a7274f5a8ab056cd",
+    "Evaluate": "1 086738bafa277153",
+    "Export": "1 5623d7f7b5859cc7",
+    "Files": "2 ea530fc2c245ad7e",
+    "Filter": "1 000360dfd969b386",
+    "Generate": "1 6123f4a520174ba4",
+    "LoadModel": "1 2af1b037ef8bcd35",
     "MaskPII": "1 d887376938ee9435",
     "Mix": "1 d02baa8a58a71359",
     "MixTokens": "1 f395c31bd5e0ec3f",
@@ -43,6 +51,8 @@ GOLDEN = {
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "2 98652a2c929e855e",
     "Train": "1 b61d645580e1fd19",
+    "Tokenize": "1 6c7961b2c0b0ab4c",
+    "Train": "1 57bba833fe5ff2dd",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.

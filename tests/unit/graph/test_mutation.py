@@ -130,4 +130,10 @@ def test_every_field_of_every_step_was_tried():
 
 def test_placement_of_training_is_what_it_says():
     seen = {"log_every", "validate_every", "validate_sequences"}
-    assert placement_fields(TrainConfig) == {"micro_batch", "checkpoint_seconds", "checkpoint_steps", *seen}
+    assert placement_fields(TrainConfig) == {
+        "micro_batch",
+        "recompute",
+        "checkpoint_seconds",
+        "checkpoint_steps",
+        *seen,
+    }

@@ -1,0 +1,122 @@
+"""What a rank of a training will hold in memory, before anything is allocated.
+
+Weights, gradients and optimiser are counted. What a forward pass keeps for the backward one is found by running one and
+two layers on tensors without data, so it follows the model's code instead of a formula of its own.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from marin.base.errors import ConfigurationError
+from marin.base.units import format_size
+from marin.model.config import Decoder
+from marin.model.cross_entropy import chunk_elements
+from marin.model.decoder import LanguageModel
+from marin.model.init import build
+from marin.train.config import Muon, TrainConfig
+from marin.train.optimizer import is_hidden_matrix
+from marin.train.precision import autocast, uses_bfloat16
+
+_FP32 = 4
+_CPU = torch.device("cpu")
+
+
+class Memory(NamedTuple):
+    """Bytes on one rank."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    average: int
+    activations: int
+    """What the forward pass of one micro-batch keeps, and the buffers of the loss."""
+
+    @property
+    def lasting(self) -> int:
+        """What is held between steps, whatever the batch."""
+        return self.parameters + self.gradients + self.optimizer + self.average
+
+    @property
+    def total(self) -> int:
+        """All of it; an allocator's own share, some percent, comes on top."""
+        return self.lasting + self.activations
+
+
+def estimate(config: TrainConfig, *, world_size: int, device_type: str) -> Memory:
+    """Return the memory of a rank; `config` must be resolved. Takes some tenths of a second."""
+    shapes = dict(build(config.model, torch.device("meta")).named_parameters())
+    sizes = {name: parameter.numel() * _FP32 for name, parameter in shapes.items()}
+    parameters = sum(sizes.values())
+    moments = 2 * parameters
+    if isinstance(config.optimizer, Muon):
+        moments -= sum(sizes[name] for name, parameter in shapes.items() if is_hidden_matrix(name, parameter))
+    return Memory(
+        parameters=parameters,
+        gradients=parameters + _FP32,
+        optimizer=moments,
+        average=parameters if config.ema else 0,
+        activations=_activations(config, world_size, device_type),
+    )
+
+
+def check_fits(needed: Memory, available: int, *, where: str) -> None:
+    """Raise ConfigurationError if what lasts alone needs more than `available` bytes, whatever the micro-batch."""
+    if needed.lasting > available:
+        raise ConfigurationError(
+            f"weights {format_size(needed.parameters)}, gradients {format_size(needed.gradients)} and optimiser "
+            f"{format_size(needed.optimizer + needed.average)} do not fit into {format_size(available)}",
+            where=where,
+            hint="train a smaller model, or on devices with more memory",
+        )
+
+
+def _activations(config: TrainConfig, world_size: int, device_type: str) -> int:
+    model, context = config.model, config.model.context
+    assert context is not None
+    share = -(-config.batch // world_size)
+    rows = min(config.micro_batch or share, share)
+    one, two = (_kept(config, layers, rows, device_type) for layers in (1, 2))
+    layer = two - one
+    width_bytes = 2 if uses_bfloat16(config.precision, device_type) else _FP32
+    if config.recompute == "block":  # each block keeps its input; the one that is computed again, all
+        kept = one - layer + rows * context * model.width * width_bytes * model.layers + layer
+    else:
+        kept = one - layer + model.layers * layer
+    return kept + _loss_buffers(model, rows * context, width_bytes, device_type)
+
+
+def _loss_buffers(model: Decoder, num_tokens: int, width_bytes: int, device_type: str) -> int:
+    """Return the bytes of both gradients that `linear_cross_entropy` keeps, and of one chunk of logits."""
+    matrix = model.vocabulary * model.width
+    cast = matrix * width_bytes if width_bytes < _FP32 else 0
+    logits = max(model.vocabulary, min(chunk_elements(device_type), num_tokens * model.vocabulary))
+    return num_tokens * model.width * width_bytes + matrix * _FP32 + cast + logits * (_FP32 + width_bytes)
+
+
+def _kept(config: TrainConfig, layers: int, rows: int, device_type: str) -> int:
+    """Return the bytes that hidden states of a model of so many layers keep for their gradients."""
+    kept: dict[int, Tensor] = {}
+    with FakeTensorMode():
+        model = LanguageModel(config.model.model_copy(update={"layers": layers}))
+        own = {_storage(parameter) for parameter in model.parameters()}
+
+        def note(tensor: Tensor) -> Tensor:
+            if _storage(tensor) not in own:
+                kept[_storage(tensor)] = tensor
+            return tensor
+
+        tokens_BT = torch.zeros((rows, config.model.context or 0), dtype=torch.int64)
+        segments_BT = tokens_BT if config.document_mask else None
+        # The CPU stands for every device: shapes and dtypes of what is kept are alike.
+        precision = autocast("bfloat16" if uses_bfloat16(config.precision, device_type) else "float32", _CPU)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), precision:
+            model.hidden(tokens_BT, segments_BT)
+        return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def _storage(tensor: Tensor) -> int:
+    found: int = tensor.untyped_storage()._cdata
+    return found
