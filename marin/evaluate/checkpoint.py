@@ -39,17 +39,26 @@ class LoadedCheckpoint:
         return self.model.output_weight.device
 
     @property
-    def start_ids(self) -> tuple[int, ...]:
-        """What a text follows: what the tokenizer itself puts first, else `bos_token_id`, else the end-of-text token.
+    def leading_ids(self) -> tuple[int, ...]:
+        """What stands before a text: what the tokenizer itself puts there.
 
-        Models of `Train` have no `bos_token_id`: each of their documents followed the end-of-text token.
+        Where it puts nothing, models of `Train`, which have no `bos_token_id`, get the end-of-text token that each of
+        their documents followed; models from elsewhere get nothing, as in transformers.
         """
         encoding = self.tokenizer.encode("a")
         added = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         leading = tuple(token for token, _ in itertools.takewhile(lambda pair: pair[1], added))
+        return leading or (() if self._begins is not None else (self.eos_id,))
+
+    @property
+    def start_ids(self) -> tuple[int, ...]:
+        """What a text follows that must follow something: `leading_ids`, else `bos_token_id`."""
+        return self.leading_ids or (self.eos_id if self._begins is None else self._begins,)
+
+    @property
+    def _begins(self) -> int | None:
         begins = self.config.get("bos_token_id")
-        first = begins if isinstance(begins, int) else self.eos_id
-        return leading or (first,)
+        return begins if isinstance(begins, int) else None
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -61,6 +70,8 @@ class LoadedCheckpoint:
     def conditioning(self) -> str:
         """What a text follows, in words, for the scores."""
         names = " ".join(repr(self.tokenizer.id_to_token(token)) for token in self.start_ids)
+        if not self.leading_ids:
+            return f"no token is put before a text; an empty one is {names}"
         return f"each text follows {names} once; no token is added after it"
 
     def encode(self, text: str) -> list[int]:

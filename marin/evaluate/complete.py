@@ -106,7 +106,7 @@ def complete_prompts(
 
 
 def _row(checkpoint: LoadedCheckpoint, prompt: Prompt, sampling: Sampling, number: int) -> _Row:
-    ids = list(prompt.ids) or [*checkpoint.start_ids, *checkpoint.encode(prompt.text)]
+    ids = list(prompt.ids) or [*checkpoint.leading_ids, *checkpoint.encode(prompt.text)] or [*checkpoint.start_ids]
     return _Row(number, ids, len(ids), generator(sampling.seed, f"{prompt.id}\0{prompt.text}"))
 
 

@@ -38,9 +38,10 @@ class Fitted(NamedTuple):
 
 
 def encode_pairs(checkpoint: LoadedCheckpoint, pairs: Sequence[Pair]) -> list[Request]:
-    """Return the ids of each pair, the start token once before them; DataError for a continuation without a token."""
+    """Return the ids of each pair, start tokens once before them; DataError for a continuation without a token."""
     tokenizer = _with_plain_offsets(checkpoint.tokenizer_json)
     encodings = tokenizer.encode_batch(["".join(pair) for pair in pairs], add_special_tokens=False)
+    leading, start = checkpoint.leading_ids, checkpoint.start_ids
     requests = []
     for pair, encoding in zip(pairs, encodings, strict=True):
         border = len(pair.context.rstrip())
@@ -52,7 +53,8 @@ def encode_pairs(checkpoint: LoadedCheckpoint, pairs: Sequence[Pair]) -> list[Re
                 where=f"after the context {pair.context[-40:]!r}",
                 hint="give every continuation some text that the tokenizer keeps",
             )
-        requests.append(Request((*checkpoint.start_ids, *encoding.ids[:split]), tuple(encoding.ids[split:])))
+        context = (*leading, *encoding.ids[:split]) or start
+        requests.append(Request(context, tuple(encoding.ids[split:])))
     return requests
 
 

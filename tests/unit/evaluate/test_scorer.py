@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
 
 from marin import Decoder
 from marin.base.errors import DataError
@@ -187,10 +189,29 @@ def test_pair_without_a_token_in_the_continuation_is_refused(checkpoint: LoadedC
         encode_pairs(checkpoint, [Pair("a", "")])
 
 
-def test_start_token_is_put_once_whatever_the_text_says(make_checkpoint: Callable[..., LoadedCheckpoint]) -> None:
-    begun = make_checkpoint(SHAPES["qwen2"], bos_token_id=5)
-    assert begun.start_ids == (5,)
+def test_start_token_of_a_tokenizer_is_put_once_whatever_the_text_says(
+    make_checkpoint: Callable[..., LoadedCheckpoint],
+) -> None:
+    plain = make_checkpoint(SHAPES["qwen2"], bos_token_id=5)
+    text = Tokenizer.from_str(plain.tokenizer_json.decode())
+    text.post_processor = processors.TemplateProcessing("x $A", None, [("x", text.token_to_id("x"))])
+    text.encode_special_tokens = True
+    begun = replace(plain, tokenizer=text, tokenizer_json=text.to_str().encode())
     (request,) = encode_pairs(begun, [Pair("<|endoftext|>a", " b")])
-    assert request.context[0] == 5
+    assert begun.leading_ids == begun.start_ids == (text.token_to_id("x"),)
+    assert request.context[0] == text.token_to_id("x")
+    assert [*request.context[1:], *request.continuation] == begun.encode("<|endoftext|>a b")
     assert 0 not in request.context  # a control string in a text is text
-    assert make_checkpoint(SHAPES["qwen2"], eos_token_id=[0, 3]).stop_ids == {0, 3}
+
+
+def test_start_token_that_the_tokenizer_leaves_out_stands_only_for_an_empty_context(
+    make_checkpoint: Callable[..., LoadedCheckpoint],
+) -> None:
+    elsewhere = make_checkpoint(SHAPES["qwen2"], bos_token_id=5, eos_token_id=[0, 3])
+    text, empty = encode_pairs(elsewhere, [Pair("which", " planet"), Pair("", "planet")])
+    assert [*text.context, *text.continuation] == elsewhere.encode("which planet")
+    assert empty.context == (5,)
+    assert "no token is put before" in elsewhere.conditioning
+    assert elsewhere.stop_ids == {0, 3}
+    trained = make_checkpoint(SHAPES["qwen2"])
+    assert encode_pairs(trained, [Pair("which", " planet")])[0].context[0] == 0

@@ -1,5 +1,8 @@
-"""Greedy completions beside transformers' own, on the same weights."""
+"""Likelihoods, losses and greedy completions beside transformers' own, on the same weights."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -7,7 +10,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from marin import Decoder
 from marin.evaluate.checkpoint import LoadedCheckpoint
+from marin.evaluate.choices import encode_items, score_items
 from marin.evaluate.complete import Prompt, Sampling, complete_prompts
+from marin.evaluate.items import Item
+from marin.evaluate.loss import score_documents
+from marin.evaluate.scorer import ModelPredictor
 from marin.model.hub import to_hugging_face_config
 from marin.model.init import build
 
@@ -30,9 +37,9 @@ def bytes_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @torch.no_grad()
-def test_greedy_completions_equal_those_of_transformers(shape: str) -> None:
+def both(shape: str) -> tuple[LoadedCheckpoint, Any]:
+    """Return a random model as a checkpoint of ours and as a model of transformers."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     model = build(SHAPES[shape], torch.device("cpu")).eval()
@@ -42,9 +49,46 @@ def test_greedy_completions_equal_those_of_transformers(shape: str) -> None:
     theirs = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**record))
     theirs.load_state_dict(model.state_dict(), strict=False)
     theirs.tie_weights()
-    theirs.eval()
     tokenizer = bytes_tokenizer()
-    checkpoint = LoadedCheckpoint(model, dict(record), tokenizer, tokenizer.to_str().encode(), 256, 64)
+    return LoadedCheckpoint(model, dict(record), tokenizer, tokenizer.to_str().encode(), 256, 64), theirs.eval()
+
+
+@torch.no_grad()
+def their_likelihoods(theirs: Any, ids: list[int]) -> np.ndarray:
+    """Return the log-likelihood of each token but the first."""
+    logits = theirs(torch.tensor([ids[:-1]])).logits[0].double()
+    return torch.log_softmax(logits, dim=1).gather(1, torch.tensor(ids[1:]).unsqueeze(1))[:, 0].numpy()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_likelihoods_of_choices_equal_those_of_transformers(shape: str) -> None:
+    checkpoint, theirs = both(shape)
+    shots = "Q: red? A: Mars\n\n"
+    items = [Item(str(n), f"{shots}Q: {n}? A:", ("Mars", "Venus", "the moon", "東")[: 2 + n % 3], 0) for n in range(5)]
+    requests = encode_items(checkpoint, items, " ")
+    rows = score_items(ModelPredictor(checkpoint.model), items, requests, context=64, batch_tokens=16_384)
+    for item, row in zip(items, rows, strict=True):
+        expected = []
+        for answer in item.answers:
+            ids = [256, *checkpoint.encode(f"{item.prompt} {answer}")]
+            expected.append(their_likelihoods(theirs, ids)[-len(f" {answer}".encode()) :].sum())
+        assert row["log_likelihoods"] == pytest.approx(expected, abs=1e-4)
+        assert row["chosen"] == int(np.argmax(expected))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_losses_of_documents_equal_those_of_transformers(shape: str) -> None:
+    checkpoint, theirs = both(shape)
+    losses = score_documents(checkpoint, TEXTS, stride=32, batch_tokens=100)
+    expected = [-their_likelihoods(theirs, [256, *checkpoint.encode(text)]).sum() if text else 0.0 for text in TEXTS]
+    assert list(losses.nats) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@torch.no_grad()
+def test_greedy_completions_equal_those_of_transformers(shape: str) -> None:
+    checkpoint, theirs = both(shape)
+    tokenizer = checkpoint.tokenizer
     prompts = [Prompt(str(number), text) for number, text in enumerate(TEXTS)]
     rows = complete_prompts(checkpoint, prompts, Sampling(30), batch_tokens=150)
     for text, row in zip(TEXTS, rows, strict=True):
