@@ -186,6 +186,12 @@ def test_train_learns_from_packed_rows_and_from_a_mixture_of_them(run: Callable[
     own = {row.tobytes() for row in SequenceData(whole.shards, 16).batch(np.arange(6)).targets}
     assert sum(row.tobytes() in own for row in batch.targets) >= 6
     model = Decoder(layers=1, width=16, heads=2)
+    losses = set()
     for data in (rows, mixed):
-        trained = run(Train(data=data, model=model, optimizer=AdamW(lr=1e-3), tokens=96, batch=3))
-        assert trained.meta["steps"] == 2
+        for apart in (False, True):
+            trained = run(
+                Train(data=data, model=model, optimizer=AdamW(lr=1e-3), tokens=96, batch=3, document_mask=apart)
+            )
+            assert trained.meta["steps"] == 2
+            losses.add(trained.meta["loss"])
+    assert len(losses) == 4
