@@ -1,4 +1,4 @@
-"""Three kinds of text to one clean, shuffled corpus, and a table of what each stage removed from each.
+"""Three kinds of text, cleaned, in a staged mixture to train on; and a table of what each stage removed from each.
 
     apt-get install doc-rfc-std bible-kjv     # RFCs: Debian's section non-free
     mkdir kjv
@@ -28,6 +28,8 @@ from marin import (
     Gopher,
     MaskPII,
     MinHash,
+    Mix,
+    Phase,
     Records,
     Repetition,
     Several,
@@ -68,11 +70,16 @@ CODE_RULES = (
 )
 RFC_RULES = tuple(rule for rule in gopher_rules() if not rule.column.startswith("duplicate_"))
 """The rules for web pages without those on repetition: 132 of 189 RFCs fall for their page headers and tables."""
+STAGES = (
+    (0.8, {"rfcs": 0.35, "prose": 0.15, "code": 0.5}),
+    (0.2, {"rfcs": 0.3, "prose": 0.6, "code": 0.1}),
+)
+"""Parts of the training and the shares of the sources in each: mostly code first, mostly prose in the end."""
 PROSE_RULES = (AtLeast(column="words", value=50), AtMost(column="duplicate_lines", value=0.3))
 
 
 class Together(Step[Documents]):
-    """The documents of several steps; no file is copied."""
+    """The documents of several steps, for the one tokenizer of all; no file is copied."""
 
     parts: Several[Step[Documents]]
 
@@ -138,9 +145,10 @@ def clean_corpus(
     code: Annotated[str, "pattern of source files"] = STANDARD_LIBRARY,
     vocab_size: Annotated[int, "entries of the tokenizer"] = 8192,
     context: Annotated[int, "tokens a sequence"] = 1024,
+    tokens: Annotated[int, "tokens of the mixture"] = 8_000_000,
     seed: Annotated[int, "of the order"] = 0,
 ):
-    """Clean three sources, each by rules of its kind; tokenize and shuffle what is left."""
+    """Clean three sources, each by rules of its kind; tokenize, shuffle and mix what is left."""
     sources = {
         "rfcs": (Files(url=rfcs, on_error="skip"), RFC_RULES),
         "prose": (Files(url=prose), PROSE_RULES),
@@ -153,5 +161,11 @@ def clean_corpus(
     stages = [clean(name, raw.named(f"{name}/read"), rules) for name, (raw, rules) in sources.items()]
     corpus = Together(parts=[of_source[-1].documents for of_source in stages])
     tokenizer = TrainTokenizer(documents=corpus, vocab_size=vocab_size, every=4)
-    data = Shuffle(tokens=Tokenize(documents=corpus, tokenizer=tokenizer), context=context, seed=seed)
+    shuffled = {}
+    for of_source in stages:
+        last = of_source[-1]
+        encoded = Tokenize(documents=last.documents, tokenizer=tokenizer).named(f"{last.source}/tokens")
+        shuffled[last.source] = Shuffle(tokens=encoded, context=context, seed=seed).named(f"{last.source}/shuffled")
+    phases = [Phase(length=max(1, round(share * tokens)), weights=weights) for share, weights in STAGES]
+    data = Mix(sources=shuffled, phases=phases, unit="tokens", exhausted="repeat", seed=seed)
     return [data, Removed(stages=[stage for of_source in stages for stage in of_source])]

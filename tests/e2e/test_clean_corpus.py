@@ -1,4 +1,4 @@
-"""Three sources to one clean, shuffled corpus: what each stage removes is in the table, and what is absent is named."""
+"""Three sources, clean, in a staged mixture: what each stage removes is in the table, and what is absent is named."""
 
 import gzip
 import importlib.util
@@ -80,10 +80,10 @@ def sources(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_clean_corpus_tables_what_each_stage_removed_and_shuffles_the_rest(
+def test_clean_corpus_tables_what_each_stage_removed_and_mixes_the_rest(
     pipeline: ModuleType, sources: dict[str, str], tmp_path: Path
 ) -> None:
-    data, removed = pipeline.clean_corpus.build(**sources, vocab_size=300, context=32)
+    data, removed = pipeline.clean_corpus.build(**sources, vocab_size=300, context=32, tokens=4000)
     rows = marin.run(removed, store=tmp_path / "store", backend="inline").to_rows()
     counts = {(row["source"], row["stage"]): (row["in"], row["out"], row["removed"]) for row in rows}
     assert list(counts)[:6] == [("rfcs", name) for name in ("read", "exact", "filter", "near", "exam", "mask")]
@@ -95,10 +95,13 @@ def test_clean_corpus_tables_what_each_stage_removed_and_shuffles_the_rest(
     assert counts["prose", "exam"] == (5, 4, "contaminated: 1")
     for before, after in pairwise(rows):
         assert before["source"] != after["source"] or after["in"] == before["out"]
-    sequences: Any = marin.run(data, store=tmp_path / "store", backend="inline")
-    assert sequences.meta["documents"] == 12
-    corpus = marin.load(data.tokens.documents, store=tmp_path / "store")
-    texts = [document.text for shard in corpus.shards for document in read_documents(shard)]
+    mixed: Any = marin.run(data, store=tmp_path / "store", backend="inline")
+    drawn = {name: counted["sequences"] for name, counted in mixed.meta["sources"].items()}
+    assert sum(drawn.values()) * 32 == pytest.approx(4000, rel=0.05)
+    assert drawn["code"] / sum(drawn.values()) == pytest.approx(0.8 * 0.5 + 0.2 * 0.1, abs=0.03)
+    cleaned = [marin.load(step.tokens.documents, store=tmp_path / "store") for step in data.sources.values()]
+    texts = [document.text for part in cleaned for shard in part.shards for document in read_documents(shard)]
+    assert len(texts) == 12
     assert not any("@example.org" in text or "shepherd" in text for text in texts)
 
 
