@@ -24,16 +24,21 @@ help:
 demo: .venv/installed
 	@$(BIN)/marin run pipelines/quickstart.py
 
-# First what may share the two cores, then what starts clusters and trains: it has time limits, and counts processes.
+# First what may share the two cores, then what trains on embedded clusters, two files at once; last what starts clusters
+# of its own: it has time limits, and counts processes.
+SHARED := -n 2 --dist loadfile
 TOGETHER := tests/architecture tests/unit tests/cli tests/docs tests/contract tests/fault --ignore=tests/unit/infra
-ALONE := tests/unit/infra tests/cluster tests/e2e tests/numerics
+TRAINING := tests/e2e tests/numerics
+ALONE := tests/unit/infra tests/cluster
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(TOGETHER)
+	$(BIN)/python -m pytest $(SHARED) $(TOGETHER)
+	$(BIN)/python -m pytest $(SHARED) $(TRAINING)
 	$(BIN)/python -m pytest $(ALONE)
 
 test-full: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu" $(TOGETHER)
+	$(BIN)/python -m pytest $(SHARED) -m "not gpu" $(TOGETHER)
+	$(BIN)/python -m pytest $(SHARED) -m "not gpu" $(TRAINING)
 	$(BIN)/python -m pytest -m "not gpu" $(ALONE)
 
 check: .venv/installed-for-tests
