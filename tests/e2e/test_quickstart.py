@@ -264,6 +264,7 @@ def test_two_drivers_at_once_do_each_step_once(corpus: Path, start: Callable[...
         assert sum(by_name(run)[name]["attempts"] for run in runs) == 1
 
 
+@pytest.mark.slow  # tests/numerics/test_ranks.py has it for the trainer alone
 def test_two_ranks_learn_what_one_learns(undisturbed: Json, corpus: Path, slow_target: str, tmp_path: Path):
     run = marin_run("--files", f"{corpus}/*.py", "--ranks", "2", store=tmp_path / "store", target=slow_target)
     one, two = losses(undisturbed), losses(run)

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -27,6 +27,8 @@ from marin.graph.code.source import normal_form, references
 Stamps: TypeAlias = dict[str, tuple[str | int, ...]]
 
 _known: dict[tuple[str, str], tuple["SourceDigest | None", Stamps]] = {}
+_read: Stamps = {}
+"""What is remembered of modules was read from these files."""
 
 _MOST_REEXPORTS = 50  # a circle of them ends somewhere
 DECIDING_ROOMS = ("data", "evaluate", "export", "model", "steps", "train")
@@ -59,9 +61,18 @@ class _Module:
     name: str
     package: str
     text: str
+    lines: tuple[str, ...]
     definitions: dict[str, tuple[ast.stmt, ...]]
     imports: dict[str, Import]
     stars: tuple[str, ...]
+
+
+class _Definition(NamedTuple):
+    """What counts of a definition, as a digest; its text; and the definitions that it names."""
+
+    form: str
+    text: str
+    reached: tuple[Place, ...]
 
 
 def source_digest(module: str, name: str) -> SourceDigest | None:
@@ -71,8 +82,11 @@ def source_digest(module: str, name: str) -> SourceDigest | None:
     """
     known = _known.get((module, name))
     if known is None or known[1] != _stamps(known[1]):
-        _module.cache_clear()
-        _member.cache_clear()
+        if _read != _stamps(_read):
+            _read.clear()
+            _module.cache_clear()
+            _member.cache_clear()
+            _definition.cache_clear()
         known = _known[module, name] = _computed(module, name)
     return known[0]
 
@@ -87,20 +101,43 @@ def _computed(module: str, name: str) -> tuple[SourceDigest | None, Stamps]:
     texts: dict[str, str] = {}
     homes: dict[str, _Module] = {}
     while waiting:
-        place, bound = waiting.popleft()
-        home = homes[place] = _home(place)
-        statements = home.definitions[bound]
-        shown = f"{place}.{bound}"
-        forms[shown] = _digest([normal_form(statement) for statement in statements])
-        texts[shown] = "\n".join(ast.get_source_segment(home.text, each, padded=True) or "" for each in statements)
-        reached = (each for statement in statements for each in _reached(statement, home) if each not in met)
-        for each in dict.fromkeys(reached):
-            met[each] = None
-            waiting.append(each)
+        place = waiting.popleft()
+        homes[place.module] = _home(place.module)
+        shown = f"{place.module}.{place.name}"
+        forms[shown], texts[shown], reached = _definition(place)
+        for each in reached:
+            if each not in met:
+                met[each] = None
+                waiting.append(each)
     # Modules' names stay out: a moved definition is the same definition.
     counted = sorted([shown.rpartition(".")[2], form] for shown, form in forms.items())
     modules = {place: home.text for place, home in homes.items()}
     return SourceDigest(_digest(counted), forms, texts, modules), _stamps(homes)
+
+
+@functools.lru_cache(maxsize=65536)
+def _definition(place: Place) -> _Definition:
+    """Look at a definition; many steps reach the same ones."""
+    home = _home(place.module)
+    statements = home.definitions[place.name]
+    form = _digest([normal_form(statement) for statement in statements])
+    text = "\n".join(_segment(home.lines, statement) for statement in statements)
+    reached = dict.fromkeys(each for statement in statements for each in _reached(statement, home))
+    return _Definition(form, text, tuple(reached))
+
+
+def _segment(lines: Sequence[str], statement: ast.stmt) -> str:
+    """Return the text of a statement, as `ast.get_source_segment` does, which splits the whole module each time."""
+    assert statement.end_lineno is not None
+    held = "".join(lines[statement.lineno - 1 : statement.end_lineno])
+    moved = ast.Expr(
+        ast.Constant(None),
+        lineno=1,
+        end_lineno=statement.end_lineno - statement.lineno + 1,
+        col_offset=statement.col_offset,
+        end_col_offset=statement.end_col_offset,
+    )
+    return ast.get_source_segment(held, moved, padded=True) or ""
 
 
 def _stamps(modules: Iterable[str]) -> Stamps:
@@ -173,6 +210,7 @@ def _home(name: str) -> _Module:
 def _module(name: str) -> _Module | None:
     """Read a module that counts; None for libraries and for the rooms of marin that decide no value."""
     file = _file(name)
+    _read[name] = _stamp(file)
     if file is None:
         return None
     text = file.read_text(encoding="utf-8")
@@ -185,7 +223,8 @@ def _module(name: str) -> _Module | None:
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     named = {each.name: each for each in imported if each.attribute != "*"}
     stars = tuple(each.module for each in imported if each.attribute == "*")
-    return _Module(name, package, text, definitions, named, stars)
+    lines = tuple(f"{line}\n" for line in text.split("\n"))
+    return _Module(name, package, text, lines, definitions, named, stars)
 
 
 def _file(name: str) -> Path | None:
