@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import parquet
 
 from marin import fs
 from marin.base.json import Json
@@ -97,7 +98,7 @@ def by_ray(folder: str, shards: Sequence[Shard]) -> None:
         pieces = shuffle.read_pieces(shard)
         table = pa.table({"tokens": pa.array([view.tobytes() for view in pieces.views()], pa.large_binary())})
         paths.append(f"{folder}/ray-{number}.parquet")
-        pa.parquet.write_table(table, paths[-1], compression=None)
+        parquet.write_table(table, paths[-1], compression=None)
     ray.init(num_cpus=2, include_dashboard=False, address="local")
     watch = Stopwatch()
     ray.data.read_parquet(paths).random_shuffle(seed=7).write_parquet(f"{folder}/ray-out", compression=None)

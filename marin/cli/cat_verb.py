@@ -112,7 +112,8 @@ def _lines(held: Artifact, name: str, number: int, at: int) -> list[Any]:
                 hint="read it where it is",
             )
         try:
-            found += held.contents.reader.read(file).decode().splitlines()
+            text = held.contents.reader.read(file).decode()
+            found += text.removesuffix("\n").split("\n") if text else []  # not what else Unicode calls a line's end
         except UnicodeDecodeError as error:
             raise ConfigurationError(f"`{name}` is no text", where=file.url, hint="read it where it is") from error
         if len(found) >= at + number:

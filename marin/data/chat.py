@@ -271,6 +271,8 @@ def _cut(value: Any, special: Sequence[str], cut: str) -> Any:  # Any: JSON
     """Return the value with a mark after the first character of each control string in its texts."""
     if isinstance(value, str):
         for word in special:
+            if word in value and len(word) == 1:  # nothing can be put inside it
+                raise Refused("control_character", f"it has {word!r}, a special token of one character", "drop it")
             if word in value:
                 value = value.replace(word, word[0] + cut + word[1:])
         return value

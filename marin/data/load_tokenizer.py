@@ -50,6 +50,12 @@ def load_files(
     data, ends = _converted(fs.read_file(main), main, pattern, special_tokens or {})
     tokenizer = load_tokenizer(data)
     check_vocabulary(data, holes=holes)
+    if (json.loads(data).get("model") or {}).get("dropout"):
+        raise DataError(
+            "the tokenizer drops merges at random (dropout): each text would have other ids every time",
+            where=main.path,
+            hint='set "dropout" to null in its model',
+        )
     config = {**{f"{name}_token": token for name, token in ends.items()}, **config}
     tokens = {name: text for name in _ENDS if (text := _text_of(config.get(name))) is not None}
     if eos is not None:
@@ -120,7 +126,9 @@ def _config(files: Sequence[FileRef]) -> dict[str, Any]:  # Any: JSON
                 record = json.loads(fs.read_file(by_name[name]))
             except ValueError as error:
                 raise DataError(f"`{name}` is no JSON: {error}", where=by_name[name].url, hint="mend it") from error
-            fields |= {key: value for key, value in dict(record).items() if value is not None}
+            if not isinstance(record, dict):
+                raise DataError(f"`{name}` holds no JSON object", where=by_name[name].url, hint="mend it")
+            fields |= {key: value for key, value in record.items() if value is not None}
     return fields
 
 

@@ -78,6 +78,14 @@ class SamplePhase(NamedTuple):
 def in_samples(phases: Sequence[Phase], sources: Sequence[Source], unit: Unit) -> list[SamplePhase]:
     """Return phases counted in samples; tokens by the mean number of targets that a source's sequences have."""
     result = []
+    if unit == "tokens":
+        for source in sources:
+            if not source.num_target_tokens:
+                raise DataError(
+                    f"no token of `{source.name}` is a target, so its share of tokens means nothing",
+                    where=f"Mix.sources[{source.name!r}]",
+                    hint='leave the source out, or give unit="sequences"',
+                )
     for phase in phases:
         weights = [phase.weights.get(source.name, 0.0) for source in sources]
         length = float(phase.length)

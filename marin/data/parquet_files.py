@@ -156,6 +156,9 @@ def _unfit(schema: pa.Schema, path: str, columns: Columns) -> Problem | None:
     def problem(reason: str, detail: str, hint: str = "") -> Problem:
         return Problem(reason, detail, path, 0, 0, b"", hint, unit="row")
 
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            return problem("duplicate_column", f"{schema.names.count(name)} columns are called `{name}`")
     for name, missing in ((columns.text, "missing_text"), (columns.id, "missing_id")):
         if name is None:
             continue

@@ -1,8 +1,9 @@
 """Patterns of personal data: regular expressions as configuration, checked when it is made.
 
-Invariant: a pattern that exists compiles, matches no empty text, and has no repeat within a repeat without bound, from
-which Python's `re` may take exponential time. Built-in ones are bounded everywhere and ASCII only, so that they take
-linear time on any text and mean the same on every Python.
+Invariant: a pattern that exists compiles, matches no empty text, and has no varying repeat within another one of which
+either has no small bound, from which Python's `re` may take exponential time. Alternatives that begin alike, repeated,
+may take it too: they are not looked for. Built-in ones are bounded everywhere and ASCII only, so that they take linear
+time on any text and mean the same on every Python.
 """
 
 import re
@@ -42,7 +43,7 @@ class Pattern(Config):
                 where=f"{where}: {self.regex}",
                 hint="mend the regex; a literal `(`, `[`, `.`, `+`, `?` is written with a backslash before it",
             ) from None
-        if compiled.match(""):
+        if compiled.match("") or not _parser.parse(self.regex).getwidth()[0]:
             raise ConfigurationError(
                 f"the regex of pattern {self.name!r} matches the empty text",
                 where=f"{where}: {self.regex}",
@@ -50,9 +51,9 @@ class Pattern(Config):
             )
         if _nested(_parser.parse(self.regex)):
             raise ConfigurationError(
-                f"the regex of pattern {self.name!r} repeats a repeat without bound, which may take for ever",
+                f"the regex of pattern {self.name!r} repeats a repeat without a small bound, which may take for ever",
                 where=f"{where}: {self.regex}",
-                hint="give one of the two a small bound, such as `{1,64}` in place of `+`",
+                hint="give both small bounds, such as `{1,64}` in place of `+`, or repeat only one of them",
             )
 
 
@@ -62,13 +63,16 @@ def compiled(pattern: Pattern) -> re.Pattern[str]:
     return re.compile(pattern.regex)
 
 
-def _nested(parsed: Any, *, inside: bool = False) -> bool:  # Any: the parser's own tree
-    """Whether a repeat without a small bound stands inside another."""
+def _nested(parsed: Any, around: int = 1) -> bool:  # Any: the parser's own tree
+    """Whether a repeat stands inside another, both vary in number, and one of them has no small bound.
+
+    `around` is the most that the varying repeats around it can repeat.
+    """
     for op, argument in parsed:
-        unbounded = op in _REPEATS and argument[1] >= _LONG_REPEAT
-        if unbounded and inside:
+        most = int(argument[1]) if op in _REPEATS and argument[0] != argument[1] else 1
+        if most > 1 and around > 1 and max(most, around) >= _LONG_REPEAT:
             return True
-        if any(_nested(part, inside=inside or unbounded) for part in _parts(argument)):
+        if any(_nested(part, max(most, around)) for part in _parts(argument)):
             return True
     return False
 

@@ -197,13 +197,27 @@ def _read_megatron(shard: Shard, result: Counts) -> tuple[np.ndarray, DocumentCo
             hint="delete it, or give all three files as they were exported",
         )
     table = table.combine_chunks()
-    return ids, _columns(lengths, table)
+    return ids, _columns(lengths, table, beside[0])
 
 
-def _columns(lengths: np.ndarray, table: pa.Table) -> DocumentColumns:
-    """Return what a table with the columns of an index says of its documents."""
+def _columns(lengths: np.ndarray, table: pa.Table, file: FileRef) -> DocumentColumns:
+    """Return what a table with the columns of an index says of its documents; DataError for masks of other lengths."""
     rows = table["row"].to_numpy().astype(np.int64)
-    return DocumentColumns(lengths, bytes_of(table["id"]), _strings(table["source"]), read_loss(table), rows)
+    if LOSS.name in table.column_names and table.schema.field(LOSS.name).type != LOSS.type:
+        raise DataError(
+            f"column `{LOSS.name}` of `{file.path}` is {table.schema.field(LOSS.name).type} (not_loss)",
+            where=file.url,
+            hint="write lists of uint32, as ExportTokens does, or leave the column out",
+        )
+    loss = read_loss(table)
+    for row, runs in enumerate(loss or ()):
+        if int(runs.sum()) != lengths[row]:
+            raise DataError(
+                f"document {row} of `{file.path}` has {lengths[row]} tokens, a mask of {int(runs.sum())} (not_loss)",
+                where=file.url,
+                hint="runs without and with loss, in turn, must sum to the document's tokens",
+            )
+    return DocumentColumns(lengths, bytes_of(table["id"]), _strings(table["source"]), loss, rows)
 
 
 def _read_table(shard: Shard) -> tuple[np.ndarray, DocumentColumns]:
@@ -228,7 +242,7 @@ def _read_table(shard: Shard) -> tuple[np.ndarray, DocumentColumns]:
     ids = values.to_numpy(zero_copy_only=False)
     lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     if all(_SCHEMA.field(own) in list(table.schema) for own in ("id", "source", "row")):
-        return ids, _columns(lengths, table)
+        return ids, _columns(lengths, table, shard.files[0])
     names = [f"{shard.files[0].path}:{number}" for number in range(len(lengths))]
     sources = _constant(shard.files[0].path, len(lengths))
     return ids, DocumentColumns(lengths, _ids_of(ids, lengths, names), sources)

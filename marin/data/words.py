@@ -1,13 +1,16 @@
 """Words of many texts at once, as hashes: what MinHash and decontamination compare. No Python object a word.
 
-A word is a run of ASCII letters, digits and other non-ASCII characters; ASCII case does not count, ASCII and general
-punctuation (U+2000 to U+207F) and white space separate. Each character from U+3000 to U+9FFF (kana, han) is a word of
-its own, as such scripts have no spaces. Invariant: the words of a text depend on that text alone, not on what it is
-batched with. Dimensions: B bytes, D documents, W words, S shingles.
+A word is a run of characters that are neither white space nor punctuation; case does not count. Outside ASCII, what
+separates and what is a capital is taken from Unicode 3.2, which every Python has, below U+10000, and a capital counts
+as its small letter where both have as many bytes. Each character from U+3000 to U+9FFF (kana, han) is a word of its
+own, as such scripts have no spaces. Invariant: the words of a text depend on that text alone, not on what it is batched
+with nor on the version of Python. Dimensions: B bytes, D documents, W words, S shingles.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal, NamedTuple
+from unicodedata import ucd_3_2_0 as unicode
 
 import numpy as np
 import pyarrow as pa
@@ -156,11 +159,14 @@ def _short_runs(words: Words, short: np.ndarray, lengths: np.ndarray) -> np.ndar
 def _block_words(texts: Texts, unit: Unit) -> Words:
     data, offsets = texts
     size = len(data)
-    lowered = np.frombuffer(data.tobytes().translate(_LOWERED), np.uint8)
+    lowered = np.frombuffer(bytearray(data).translate(_LOWERED), np.uint8)
     inside = lowered != 0
-    wide = size > 0 and int(data.max()) >= 0xE2
-    if wide:
-        _clear_punctuation(data, inside)
+    highest = int(data.max()) if size else 0
+    wide = highest >= 0xE2
+    if highest >= 0xC2:
+        _fold(data, lowered, inside, num_bytes=2)
+    if highest >= 0xE0:
+        _fold(data, lowered, inside, num_bytes=3)
     begins, ends = (_words if unit == "words" else _characters)(texts, inside, wide)
     prefix = np.zeros(size + 1, np.uint64)
     np.multiply(lowered, _POWERS[:size], out=prefix[1:])
@@ -202,18 +208,44 @@ def _openings(texts: Texts) -> np.ndarray:
     return texts.offsets[:-1][np.diff(texts.offsets) > 0]
 
 
-def _clear_punctuation(data: np.ndarray, inside: np.ndarray) -> None:
-    """Make U+2000 to U+207F, `E2 80 xx` and `E2 81 xx`, separators."""
-    leads = np.flatnonzero(data[:-2] == 0xE2)
-    leads = leads[(data[leads + 1] & 0xFE) == 0x80]
-    for at in range(3):
-        inside[leads + at] = False
+def _fold(data: np.ndarray, lowered: np.ndarray, inside: np.ndarray, *, num_bytes: int) -> None:
+    """Make characters of two or three bytes small, and separators of those that are, in place."""
+    first, end = (0xC2, 0xE0) if num_bytes == 2 else (0xE0, 0xF0)
+    leads = np.flatnonzero((data >= first) & (data < end))
+    points = (data[leads] & (0xFF >> (num_bytes + 1))).astype(np.uint16)
+    for at in range(1, num_bytes):
+        points = (points << np.uint16(6)) | (data[leads + at] & np.uint8(0x3F))
+    small, separates = _characters_below_10000()
+    apart = leads[separates[points]]
+    for at in range(num_bytes):
+        inside[apart + at] = False
+    capital = small[points] != points
+    leads, points = leads[capital], small[points[capital]]
+    for at in range(num_bytes - 1, 0, -1):
+        lowered[leads + at] = 0x80 | (points & 0x3F)
+        points = points >> np.uint16(6)
+    lowered[leads] = (0xFF << (8 - num_bytes) & 0xFF) | points
+
+
+@lru_cache(maxsize=1)
+def _characters_below_10000() -> tuple[np.ndarray, np.ndarray]:
+    """Return the small letter of each character, uint16 [65536], and whether it separates words, bool [65536]."""
+    small = np.arange(0x10000, dtype=np.uint16)
+    separates = np.zeros(0x10000, np.bool_)
+    for point in (*range(0x80, 0xD800), *range(0xE000, 0x10000)):
+        character = chr(point)
+        kind = unicode.category(character)
+        separates[point] = kind[0] in "PZ" or kind == "Cc"
+        lower = character.lower()
+        if kind == "Lu" and len(lower) == 1 and len(lower.encode()) == len(character.encode()):
+            small[point] = ord(lower)
+    return small, separates
 
 
 def _start_ideographs(data: np.ndarray, inside: np.ndarray, starts: np.ndarray) -> None:
     """Begin a word at each character from U+3000 to U+9FFF (lead bytes E3 to E9), and after it."""
     leads = np.flatnonzero((data >= 0xE3) & (data <= 0xE9))
-    starts[leads] = True
+    starts[leads] = inside[leads]
     after = leads + 3
     after = after[after < len(data)]
     starts[after] = inside[after]

@@ -49,7 +49,7 @@ def _json_lines(file: FileRef) -> pa.Table:
     names = dict.fromkeys(name for row in rows for name in row)  # from_pylist knows the fields of the first row only
     try:
         return pa.table({name: [row.get(name) for row in rows] for name in names})
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise DataError(
             f"a field of `{file.path}` has several types: {error}",
             where=file.url,

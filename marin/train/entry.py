@@ -11,7 +11,7 @@ from typing import Any
 
 import torch._dynamo  # noqa: F401  the first optimiser imports it, for 1 s: here a fork server does, once for all ranks
 
-from marin.base.errors import ConfigurationError, Interrupted
+from marin.base.errors import ConfigurationError, DataError, Interrupted
 from marin.base.json import Json
 from marin.base.units import format_size
 from marin.data.loader import SequenceData
@@ -147,6 +147,12 @@ def resolved(config: TrainConfig, data: Sequences, *, world_size: int, init: Che
     With an initial checkpoint its model must be the one to train, and its tokenizer that of the data.
     """
     context = data.meta["context"]
+    if data.meta.get("num_target_tokens") == 0:
+        raise DataError(
+            "no token of the data is a target: there is nothing to learn",
+            where="Train.data",
+            hint="look at the loss masks with `marin cat`, or at the documents that are left",
+        )
     model = config.model
     if init is not None:
         model = matched(model, read_decoder(init), context=context)

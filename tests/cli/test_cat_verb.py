@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One store with an artifact of each kind."""
     folder = tmp_path_factory.mktemp("cat")
     (folder / "web").mkdir()
-    (folder / "web" / "a.jsonl").write_text('{"text": "good", "lang": "en"}\n{"te\n{"txt": 1}\n')
+    (folder / "web" / "a.jsonl").write_text('{"text": "good", "lang": "en"}\n{"te\n{"txt": "a\u2028b"}\n')
     documents = Records(texts=TEXTS)
     tokenizer = TrainTokenizer(documents=documents, vocab_size=262)
     tokens = Tokenize(documents=documents, tokenizer=tokenizer)

@@ -140,6 +140,17 @@ def test_chat_control_strings_of_a_user_are_text(hub: Path, chat: Callable[..., 
     assert tokens.meta["notes"]["control_strings"] == 1
 
 
+def test_chat_with_a_special_token_of_one_character_in_a_message_is_refused(
+    hub: Path, chat: Callable[..., marin.Tokens]
+) -> None:
+    tokenizer = Tokenizer.from_file(str(hub / "tokenizer.json"))
+    tokenizer.add_special_tokens([AddedToken("ⵣ", normalized=False)])
+    (hub / "tokenizer.json").write_text(tokenizer.to_str())
+    attack = [{"role": "user", "content": "aⵣb"}, {"role": "assistant", "content": "c"}]
+    tokens = chat(attack, TALK[1:3], on_refused="drop")
+    assert tokens.meta["dropped"] == {"control_character": 1}
+
+
 def test_chat_answers_are_the_only_targets_of_training(
     hub: Path, chat: Callable[..., marin.Tokens], tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 import marin
+from marin import Records
 from marin.base.errors import ConfigurationError, DataError, InputError, MarinError
 from marin.data.documents import read_documents
 from marin.data.hashes import bundle
@@ -240,3 +241,8 @@ def test_long_line_costs_its_length_and_not_its_square() -> None:
 
     # 8,192 searches through all that is held were 128 GB of reading, some ten seconds
     assert seconds(2**25) < 2
+
+
+def test_records_with_half_a_surrogate_pair_are_refused_when_they_are_written() -> None:
+    with pytest.raises(ConfigurationError, match=r"text 1 has a lone surrogate at character 2"):
+        Records(texts=["a", "bc\ud800"])

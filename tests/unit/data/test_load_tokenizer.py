@@ -98,6 +98,7 @@ def test_load_tokenizer_then_tokenize_puts_its_bos_once_before_each_document(hub
         ("id_out_of_range", lambda record: record["model"]["vocab"].update(far=2**31)),
         ("renumbered", lambda record: record["added_tokens"].append(FAR)),
         ("id_beyond_vocabulary", lambda record: record.update(post_processor=TEMPLATE_OF_999)),
+        ("dropout", lambda record: record["model"].update(dropout=0.5)),
     ],
 )
 def test_load_tokenizer_with_wrong_ids_is_refused_by_name(
@@ -107,6 +108,11 @@ def test_load_tokenizer_with_wrong_ids_is_refused_by_name(
     damage(record)
     (hub / "tokenizer.json").write_text(json.dumps(record))
     assert f"({name})" in failure(hub, tmp_path / "store", holes="fail" if name == "holes" else "keep")
+
+
+def test_load_tokenizer_whose_configuration_is_no_object_is_refused(hub: Path, tmp_path: Path) -> None:
+    (hub / "tokenizer_config.json").write_text("[1]")
+    assert "`tokenizer_config.json` holds no JSON object" in failure(hub, tmp_path / "store")
 
 
 FAR = {

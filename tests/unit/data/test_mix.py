@@ -22,7 +22,7 @@ from marin import (
     Tokens,
     TrainTokenizer,
 )
-from marin.base.errors import ConfigurationError, MarinError
+from marin.base.errors import ConfigurationError, DataError, MarinError
 from marin.data.loader import SequenceData
 from marin.data.mixture import SHARES, SamplePhase, Source, draw, in_samples, numbered
 from marin.data.phases import Exhausted
@@ -170,6 +170,14 @@ def test_mix_in_tokens_draws_fewer_of_the_source_whose_sequences_have_more() -> 
     (phase,) = in_samples([Phase(length=800, weights={"a": 0.5, "b": 0.5})], sources, "tokens")
     assert phase.length == 50 + 200
     np.testing.assert_allclose(np.array(phase.shares) / SHARES, [0.2, 0.8])
+
+
+def test_mix_in_tokens_of_a_source_without_targets_names_it() -> None:
+    sources = [Source("a", [], None, 100, 800), Source("b", [], None, 100, 0)]
+    phases = [Phase(length=800, weights={"a": 0.5, "b": 0.5})]
+    with pytest.raises(DataError, match="no token of `b` is a target"):
+        in_samples(phases, sources, "tokens")
+    assert in_samples(phases, sources, "sequences")[0].length == 800
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ BAD_TEXT = pa.table({"text": pa.array([b"good", b"\xff\xfe", None, b"x" * 100], 
         (pa.table({"text": ["a"]}), {"id": "id"}, {"missing_id": 1}, "no column `id`"),
         (pa.table({"text": ["a"], "id": [1.5]}), {"id": "id"}, {"missing_id": 1}, "holds double, not strings"),
         (pa.table({"text": ["a", "b"], "id": [None, 3]}), {"id": "id"}, {"missing_id": 1}, "row 1: `id` is null"),
+        (pa.table([["a"], ["b"], ["c"]], ["text", "n", "n"]), {}, {"duplicate_column": 1}, "2 columns are called `n`"),
         (pa.table({"text": ["a"]}), {"meta": ["lang"]}, {"missing_column": 1}, "no column `lang`"),
         (pa.table({"text": ["a"], "image": [b"x"]}), {}, {"meta_not_json": 1}, "column `image` holds binary"),
         (

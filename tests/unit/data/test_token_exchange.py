@@ -176,6 +176,23 @@ def test_import_of_a_table_without_lists_of_ids_is_refused_by_name(
         run_shards(import_shard, pieces, format="parquet", **config)
 
 
+@pytest.mark.parametrize("loss", [[[1], [0, 3]], [None, [0, 3]], [[0, 2], [0, 9]], [["a"], ["b"]]], ids=str)
+def test_import_of_masks_that_are_not_as_long_as_their_documents_is_refused(
+    run_shards: RunShards, hub: Path, make_file: MakeFile, tmp_path: Path, loss: list[object]
+) -> None:
+    kinds = {"id": pa.binary(16), "source": pa.large_string(), "row": pa.uint64()}
+    columns = {"tokens": pa.array([[5, 0], [6, 7, 0]], pa.large_list(pa.uint16()))}
+    values = {"id": [b"a" * 16, b"b" * 16], "source": ["s", "s"], "row": [0, 1]}
+    columns |= {name: pa.array(values[name], kind) for name, kind in kinds.items()}
+    is_text = any(isinstance(run, str) for runs in loss for run in runs or ())
+    columns["loss"] = pa.array(loss, pa.large_list(pa.string() if is_text else pa.uint32()))
+    parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
+    pieces = plan_import([make_file("x.parquet", (tmp_path / "x.parquet").read_bytes())], format="parquet")
+    config = {"tokenizer": make_file("t.json", hub.read_bytes()), "eos": EOS, "on_missing_eos": "fail"}
+    with pytest.raises(DataError, match="not_loss"):
+        run_shards(import_shard, pieces, format="parquet", **config)
+
+
 def test_export_of_ids_that_do_not_fit_is_refused(hub: Path, run: Callable[..., marin.Artifact]) -> None:
     with pytest.raises(ConfigurationError, match="Parquet keeps"):
         marin.ExportTokens(tokens=tokens_of(hub), format="parquet", dtype="int32")

@@ -2,6 +2,7 @@
 
 import random
 import re
+from unicodedata import ucd_3_2_0
 
 import numpy as np
 import pytest
@@ -12,18 +13,52 @@ from marin.data.duplicate_rules import MinHash
 from marin.data.minhash import EMPTY, sign_texts
 from marin.data.words import BLOCK_BYTES, Unit, shingles_of, texts_from, words_of
 
-# As the module says it: one ideograph, or a run of what is neither ASCII punctuation nor U+2000 to U+207F.
-WORD = re.compile("[\u3000-\u9fff]|[^\x00-/:-@\\[-`{-\x7f\u2000-\u207f\u3000-\u9fff]+")
-SEPARATORS = re.compile("[\x00-/:-@\\[-`{-\x7f\u2000-\u207f]+")
+
+def is_separator(char: str) -> bool:
+    kind = ucd_3_2_0.category(char)
+    return not char.isalnum() if char.isascii() else char < "\U00010000" and (kind[0] in "PZ" or kind == "Cc")
+
+
+# As the module says it: one character from U+3000 to U+9FFF, or a run of others, of what does not separate.
+APART = "".join(re.escape(chr(point)) for point in range(0x10000) if is_separator(chr(point)))
+WORD = re.compile(f"(?![{APART}])[\u3000-\u9fff]|[^{APART}\u3000-\u9fff]+")
+SEPARATORS = re.compile(f"[{APART}]+")
 CHARACTER = re.compile(f"{SEPARATORS.pattern}|.", re.DOTALL)
 
-ODD = ["", "\0", "́", "é", "　", "東京は晴れ", "שלום עולם", "مرحبا", "can’t—stop", "A-b_c", " ", "\r\n", "9", "𝔘x", "…"]
+ODD = [
+    "Ж",
+    "ж",
+    "Ạ",
+    "ạ",
+    "\xa0",
+    "«",
+    "、",
+    "！",
+    "İ",
+    "",
+    "\0",
+    "́",
+    "é",
+    "　",
+    "東京は晴れ",
+    "שלום עולם",
+    "مرحبا",
+    "can’t—stop",
+    "A-b_c",
+    " ",
+    "\r\n",
+    "9",
+    "𝔘x",
+    "…",
+]
 
 texts = st.lists(st.lists(st.sampled_from([*ODD, "word", "Word", "other "]) | st.text(max_size=4)).map("".join))
 
 
 def lowered(text: str) -> str:
-    return "".join(char.lower() if char.isascii() else char for char in text)
+    """Return a text in small letters, those of other scripts where they have as many bytes."""
+    small = [char.lower() if ucd_3_2_0.category(char) == "Lu" and char < "\U00010000" else char for char in text]
+    return "".join(new if len(new.encode()) == len(old.encode()) else old for new, old in zip(small, text, strict=True))
 
 
 def words_in(batch: list[str], unit: Unit) -> list[list[str]]:
@@ -58,6 +93,21 @@ def test_shingles_are_equal_exactly_where_the_words_are(batch: list[str], n: int
             by_words.setdefault(tuple(run), set()).add(value)
     assert all(len(runs) == 1 for runs in by_hash.values())
     assert all(len(values) == 1 for values in by_words.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("ПРИВЕТ, Мир", "«привет» мир"),
+        ("a\u00a0b", "A – b"),
+        ("日本、東京。", "日本 東京"),
+        ("¿QUÉ?", "qué"),
+        ("Ạ", "ạ"),
+    ],
+)
+def test_words_of_other_scripts_have_no_case_and_no_punctuation(text: str, same: str):
+    found = [words_of(texts_from([each])).hashes.tolist() for each in (text, same)]
+    assert found[0] == found[1] != []
 
 
 @given(batch=texts, n=st.integers(1, 6))

@@ -171,6 +171,7 @@ def test_table_of_lines_keeps_fields_that_come_late(tmp_path: Path) -> None:
         (b'{"q": "x"}\n{"q": ', "no JSON"),
         (b'{"q": "x"}\n[1]\n', "no JSON object"),
         (b'{"q": "x"}\n{"q": 1}\n', "several types"),
+        (b'{"q": -1}\n{"q": 18446744073709551615}\n', "several types"),
     ],
 )
 def test_table_file_that_is_damaged_is_refused_whole(tmp_path: Path, data: bytes, message: str) -> None:
