@@ -211,7 +211,8 @@ def _is_text(kind: Any) -> bool:  # Any: a pyarrow DataType
 def _meta_names(schema: pa.Schema, columns: Columns) -> list[str]:
     if columns.meta is not None:
         return list(columns.meta)
-    return [name for name in schema.names if name not in (columns.text, columns.id)]
+    taken = {name for name in (columns.text, columns.id) if name and "." not in name}
+    return [name for name in schema.names if name not in taken]
 
 
 class Rows(NamedTuple):

@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 from pyarrow import parquet
 
-from marin import fs
 from marin.base.errors import DataError
+from marin.data.sources import read_stored
 from marin.graph.files import FileRef
 
 BOM = b"\xef\xbb\xbf"
@@ -36,7 +36,7 @@ def read_table(files: Sequence[FileRef]) -> pa.Table:
 
 def _parquet(file: FileRef) -> pa.Table:
     try:
-        return parquet.read_table(io.BytesIO(fs.read(file.url)), use_threads=False)
+        return parquet.read_table(io.BytesIO(read_stored(file)), use_threads=False)
     except pa.ArrowInvalid as error:
         raise DataError(
             f"`{file.path}` is no readable Parquet file: {error}", where=file.url, hint="write the file again"
@@ -44,7 +44,7 @@ def _parquet(file: FileRef) -> pa.Table:
 
 
 def _json_lines(file: FileRef) -> pa.Table:
-    lines = fs.read(file.url).removeprefix(BOM).split(b"\n")
+    lines = read_stored(file).removeprefix(BOM).split(b"\n")
     rows = [_row(line, file, number) for number, line in enumerate(lines, start=1) if line.strip()]
     names = dict.fromkeys(name for row in rows for name in row)  # from_pylist knows the fields of the first row only
     try:

@@ -76,6 +76,11 @@ def test_parquet_nested_text_and_id_leave_the_rest_as_meta(make_file: MakeFile, 
     assert found([ingest(run_shards, file, text="doc.text", meta=[])])[0][2] == "{}"
 
 
+def test_parquet_column_that_is_called_like_a_nested_field_stays(make_file: MakeFile, run_shards: RunShards) -> None:
+    file = make_file("a.parquet", packed(pa.table({"a": [{"b": "text"}], "a.b": ["other"]})))
+    assert found([ingest(run_shards, file, text="a.b")]) == [("a.parquet:1", "text", '{"a":{},"a.b":"other"}')]
+
+
 def test_parquet_meta_of_every_kind_is_json_that_does_not_depend_on_the_machine(
     make_file: MakeFile, run_shards: RunShards
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import marin
+from marin import Step
 from marin.base.errors import ConfigurationError, DataError, InputError, MarinError
 from marin.data.arrays import open_array
 from marin.data.megatron import MegatronIndex, decode_index, encode_index
@@ -191,6 +192,36 @@ def test_import_of_masks_that_are_not_as_long_as_their_documents_is_refused(
     config = {"tokenizer": make_file("t.json", hub.read_bytes()), "eos": EOS, "on_missing_eos": "fail"}
     with pytest.raises(DataError, match="not_loss"):
         run_shards(import_shard, pieces, format="parquet", **config)
+
+
+class Rewrites(Step[marin.Documents]):
+    """Gives documents on, and writes other bytes into a file meanwhile."""
+
+    documents: Step[marin.Documents]
+    path: str
+    data: bytes
+
+    def run(self, ctx: marin.Context) -> marin.Documents:
+        Path(self.path).write_bytes(self.data)
+        given = ctx.load(self.documents)
+        return marin.Documents.write(ctx.output, shards=given.shards, meta=given.meta)
+
+
+def test_import_of_a_file_that_changed_since_the_plan_fails(
+    hub: Path, run: Callable[..., marin.Artifact], tmp_path: Path
+) -> None:
+    exported = run(marin.ExportTokens(tokens=tokens_of(hub), format="megatron"))
+    folder = tmp_path / "megatron"
+    folder.mkdir()
+    for shard in exported.shards:
+        for file in shard.files:
+            (folder / file.path).write_bytes(exported.contents.reader.read(file))
+    data = bytearray((folder / "tokens.bin").read_bytes())
+    data[0] ^= 1
+    documents = Rewrites(documents=marin.Records(texts=TEXTS), path=str(folder / "tokens.bin"), data=bytes(data))
+    tokenizer = marin.TrainTokenizer(documents=documents, vocab_size=270)
+    with pytest.raises(MarinError, match=r"input changed during the run: `.*tokens.bin`"):
+        run(marin.ImportTokens(url=str(folder), format="megatron", tokenizer=tokenizer))
 
 
 def test_export_of_ids_that_do_not_fit_is_refused(hub: Path, run: Callable[..., marin.Artifact]) -> None:

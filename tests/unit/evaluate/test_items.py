@@ -8,7 +8,7 @@ import pytest
 from blake3 import blake3
 from pyarrow import parquet
 
-from marin.base.errors import ConfigurationError, DataError
+from marin.base.errors import ConfigurationError, DataError, InputError
 from marin.evaluate.items import build_items, check_ids
 from marin.evaluate.table_files import read_table
 from marin.evaluate.task import Choices, Continuation, ExactMatch, Form
@@ -177,6 +177,14 @@ def test_table_of_lines_keeps_fields_that_come_late(tmp_path: Path) -> None:
 def test_table_file_that_is_damaged_is_refused_whole(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_table([pinned(tmp_path / "a.jsonl", data)])
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_table_file_that_changed_since_the_plan_is_refused(tmp_path: Path, name: str) -> None:
+    file = pinned(tmp_path / name, b'{"q": "old"}\n')
+    (tmp_path / name).write_bytes(b'{"q": "new"}\n')
+    with pytest.raises(InputError, match="input changed during the run"):
+        read_table([file])
 
 
 def test_table_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
