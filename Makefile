@@ -1,7 +1,7 @@
 # A fresh machine needs Python 3.11 or newer and make, nothing else:
 #
 #   make demo        train a small language model on this machine: about 4 minutes; again: 2 seconds
-#   make test        everything that guards a change: lint, types, tests; about 20 minutes on two cores
+#   make test        everything that guards a change: lint, types, tests; about 25 minutes on two cores
 #   make test-full   the same and the slow tests
 #   make check       lint and types alone
 #   make clean       remove .venv and caches; results in .marin stay
