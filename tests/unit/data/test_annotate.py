@@ -278,7 +278,6 @@ def test_filter_with_scores_of_other_documents_fails(corpus: Callable[..., Any],
         run_step(Filter(documents=corpus(["a"]), annotations=[scores], keep=[AtLeast(column="words", value=0)]))
 
 
-@pytest.mark.skipif("fasttext" in sys.modules, reason="fasttext is here")
 def test_fasttext_without_the_library_says_what_to_install(
     corpus: Callable[..., Any], run_step: Callable[..., Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ):
