@@ -71,10 +71,16 @@ def command(
         record |= {"file": file, "lines": _lines(held, file, number, at or 0)}
     else:
         record |= _content(held, number=number, at=at, length=length)
+    if at and _is_past_end(record):
+        stderr().print(f"nothing from number {at:,} on: {manifest.step} ends before it", soft_wrap=True)
     if as_json:
         write_json(record)
     else:
         _draw(stdout(), record)
+
+
+def _is_past_end(record: dict[str, Any]) -> bool:
+    return any(name in record and not record[name] for name in ("samples", "rows", "lines"))
 
 
 def _open(store: Store, manifest: Manifest) -> Artifact:

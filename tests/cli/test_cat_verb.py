@@ -113,6 +113,14 @@ def test_cat_table_shows_rows(marin, store):
     assert "[red]0" in marin("cat", "counted", "--store", store).out
 
 
+@pytest.mark.parametrize("arguments", [["tokenize"], ["counted"], ["files", "--file", "quarantine.jsonl"]])
+def test_cat_past_the_end_says_so_and_is_no_error(marin, store, arguments):
+    done = marin("cat", *arguments, "--at", "1000", "--store", store, "--json")
+    assert (done.code, done.json.get("samples", done.json.get("rows", done.json.get("lines")))) == (0, [])
+    assert f"nothing from number 1,000 on: {arguments[0]} ends before it" in done.err
+    assert "nothing from" not in marin("cat", *arguments, "--at", "1", "--store", store).err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
