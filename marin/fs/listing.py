@@ -36,6 +36,14 @@ class Entry(NamedTuple):
     """What the store says of the content itself, as a digest of marin/fs/hashing.py."""
 
 
+def utf8_name(name: str) -> str:
+    r"""Return a file name as text that can be written down; bytes that are no UTF-8 become `\xe9`.
+
+    Python gives such bytes as lone surrogates, which neither SQLite, Arrow nor a terminal takes.
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def list_folder(url: str) -> list[str]:
     """Return the sorted names of a folder's children; an absent folder has none."""
     if is_local(url):

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from marin.fs.listing import Entry
+from marin.fs.listing import Entry, utf8_name
 
 _ASKED_AT_ONCE = 500  # SQLite bounds the parameters of a statement
 _SETTLED_NS = 2_000_000_000
@@ -56,6 +56,4 @@ def remember(path: Path | None, digests: Iterable[tuple[Entry, str]], *, now_ns:
 
 
 def _key(entry: Entry) -> str:
-    # A file name that is no UTF-8 holds lone surrogates, which SQLite refuses.
-    url = os.fsencode(entry.url).decode("utf-8", "backslashreplace")
-    return f"{url}\0{entry.size}\0{entry.version}"
+    return f"{utf8_name(entry.url)}\0{entry.size}\0{entry.version}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from marin.base.errors import InputError, StoreError
-from marin.fs.listing import Entry, entry_of, glob
+from marin.fs.listing import Entry, entry_of, glob, utf8_name
 from marin.fs.location import REMOTE_CONNECTIONS, is_local
 from marin.fs.memo import default_memo, recall, remember
 from marin.fs.read import digest_file
@@ -33,7 +33,8 @@ def pin(
 ) -> tuple[FileRef, ...]:
     """Return the files that match, sorted by path relative to their pattern's literal folder, with digests.
 
-    A pattern that begins with `!` excludes paths relative to that folder. Raises InputError when a pattern matches
+    A pattern that begins with `!` excludes paths relative to that folder. A name that is no UTF-8 has its stray bytes
+    escaped in `path`, which names documents, and as they are in `url`. Raises InputError when a pattern matches
     nothing or a file cannot be read.
     """
     excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
@@ -44,7 +45,7 @@ def pin(
         found = _listed(pattern, excluded)
         if not found:
             raise InputError(f"no file matches {pattern!r}", where=pattern, hint="check the pattern and where you run")
-        entries.update((entry.url, entry) for entry in found)
+        entries.update((entry.url, entry._replace(path=utf8_name(entry.path))) for entry in found)
     pinned = _pinned(list(entries.values()), memo, clock_ns)
     return tuple(sorted(pinned, key=lambda file: (file.path, file.url)))
 

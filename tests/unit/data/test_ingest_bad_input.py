@@ -161,6 +161,18 @@ def test_files_with_more_errors_than_allowed_fail_with_the_reasons(
             marin.run(step, store=tmp_path / "store", backend="inline")
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip", "quarantine"])
+def test_name_that_is_no_utf8_names_its_documents_escaped(tmp_path: Path, on_error: str) -> None:
+    Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.jsonl")).write_bytes(LINE + (b"" if on_error == "fail" else b"{"))
+    step = marin.Files(url=f"{tmp_path}/*.jsonl", text="text", on_error=on_error)
+    (shard,) = marin.run(step, store=tmp_path / "store", backend="inline").shards
+    assert [document.source for document in read_documents(shard)] == [r"caf\xe9.jsonl"]
+    assert shard.value["dropped"] == ({} if on_error == "fail" else {"invalid_json": 1})
+    if on_error == "quarantine":
+        (line,) = Path(shard.file("quarantine.jsonl").url).read_text().splitlines()
+        assert json.loads(line)["path"] == r"caf\xe9.jsonl"
+
+
 def test_total_of_empty_documents_counts_no_error() -> None:
     record = {"documents_in": 3, "documents_out": 1, "bytes": 1, "dropped": {"empty": 2}, "notes": {}}
     assert total([record], max_errors=0)["documents_out"] == 1

@@ -129,6 +129,8 @@ def test_check_unchanged_names_the_input_that_changed(corpus: Path, tmp_path: Pa
 def test_pin_name_that_is_no_text_can_be_recorded(corpus: Path, tmp_path: Path):
     Path(os.fsdecode(os.fsencode(corpus) + b"/caf\xe9.rs")).write_text("x")
     recorded = pin([f"{corpus}/*.rs"], memo=tmp_path / "memo.sqlite", clock_ns=later_ns)
+    assert [file.path for file in recorded] == [r"caf\xe9.rs"]
+    check_unchanged(recorded, memo=tmp_path / "memo.sqlite")
     store = Store.open(str(tmp_path / "store"), write=True)
     store.write_recipe("read", "ab" * 32, {"inputs": [[file.path, file.digest] for file in recorded]})
     assert store.recipe("read", "ab" * 32) == {"inputs": [[file.path, file.digest] for file in recorded]}
