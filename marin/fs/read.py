@@ -128,7 +128,8 @@ def _check(file: FileRef, hasher: Hasher) -> None:
         raise StoreError(
             f"`{file.path}` does not have the digest that was recorded when it was made: the file is damaged",
             where=file.url,
-            hint="delete this file and run again: what made it runs anew",
+            hint="if a step made it, delete this file and run again: the step runs anew; if it is your own input, put "
+            "the recorded one back, or run again and it is pinned as it is now",
         )
 
 

@@ -126,6 +126,14 @@ def test_check_unchanged_names_the_input_that_changed(corpus: Path, tmp_path: Pa
         check_unchanged(pinned, memo=tmp_path / "memo.sqlite")
 
 
+def test_changed_file_of_the_users_own_is_not_said_to_be_made_anew(corpus: Path):
+    (file,) = pin([f"{corpus}/a.py"])
+    Path(file.url).write_bytes(b"x" * file.size)
+    with pytest.raises(StoreError, match="is damaged") as caught:
+        fs.read_file(file)
+    assert "if it is your own input, put the recorded one back" in caught.value.hint
+
+
 def test_pin_name_that_is_no_text_can_be_recorded(corpus: Path, tmp_path: Path):
     Path(os.fsdecode(os.fsencode(corpus) + b"/caf\xe9.rs")).write_text("x")
     recorded = pin([f"{corpus}/*.rs"], memo=tmp_path / "memo.sqlite", clock_ns=later_ns)
