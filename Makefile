@@ -24,22 +24,22 @@ help:
 demo: .venv/installed
 	@$(BIN)/marin run pipelines/quickstart.py
 
-# First what may share the two cores, then what trains on embedded clusters, two files at once; last what starts clusters
-# of its own: it has time limits, and counts processes.
+# Two files at once: first what is small, then what trains on embedded clusters, last what starts clusters of its own. Those
+# wait more than they compute, and have time limits: beside the others they would be the ones to suffer.
 SHARED := -n 2 --dist loadfile
 TOGETHER := tests/architecture tests/unit tests/cli tests/docs tests/contract tests/fault --ignore=tests/unit/infra
 TRAINING := tests/e2e tests/numerics
-ALONE := tests/unit/infra tests/cluster
+CLUSTERS := tests/unit/infra tests/cluster
 
 test: check
 	$(BIN)/python -m pytest $(SHARED) $(TOGETHER)
 	$(BIN)/python -m pytest $(SHARED) $(TRAINING)
-	$(BIN)/python -m pytest $(ALONE)
+	$(BIN)/python -m pytest $(SHARED) $(CLUSTERS)
 
 test-full: check
 	$(BIN)/python -m pytest $(SHARED) -m "not gpu" $(TOGETHER)
 	$(BIN)/python -m pytest $(SHARED) -m "not gpu" $(TRAINING)
-	$(BIN)/python -m pytest -m "not gpu" $(ALONE)
+	$(BIN)/python -m pytest $(SHARED) -m "not gpu" $(CLUSTERS)
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check
