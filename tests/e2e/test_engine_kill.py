@@ -136,6 +136,36 @@ def test_interrupt_stops_cleanly_and_leaves_no_lease_and_no_process(steps, start
     assert Store.open(str(store), write=False).read_run(outcome["run"])["state"] == "stopped"
 
 
+@pytest.fixture
+def waiting(tmp_path) -> Iterator[subprocess.Popen[str]]:
+    """`marin run` on an embedded cluster, by a user's shell: a process group of its own."""
+    (tmp_path / "pipeline.py").write_text(f"""
+import engine_steps
+from marin import pipeline
+
+@pipeline
+def waits():
+    return [engine_steps.Waits(folder={str(tmp_path)!r})]
+""")
+    command = [sys.executable, "-m", "marin.cli", "run", str(tmp_path / "pipeline.py"), "--store", f"{tmp_path}/store"]
+    environment = {**os.environ, "PYTHONPATH": MODULES}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0) as process:
+        yield process
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_run_whose_process_group_is_told_to_end_stops_in_order(steps, waiting, tmp_path):
+    _until(lambda: steps.counted(tmp_path, "waits") == 1, "the step runs")
+    family = _descendants(waiting)
+    os.killpg(waiting.pid, signal.SIGTERM)  # as `timeout` does, and a shell's `kill %1`
+    _, err = waiting.communicate(timeout=LIMIT_SECONDS)
+    assert waiting.returncode == 130
+    assert "stopping: what is finished is kept" in err
+    assert "error:" not in err
+    _until(lambda: _gone(family), "everything ends")
+
+
 def test_rerun_of_a_finished_run_imports_neither_ray_nor_torch(steps, start, tmp_path):
     store = tmp_path / "store"
     total = steps.Total(squares=steps.Squares(n=3, folder=str(tmp_path)))

@@ -5,6 +5,7 @@ travels with the connection wherever a node is another machine: nobody needs a s
 """
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
@@ -42,6 +43,7 @@ _KNOCKS = {"": "/ray.rpc.NodeInfoGcsService/CheckAlive", "ray": "/ray.rpc.Raylet
 DISCONNECTED: tuple[type[Exception], ...] = (ConnectionError, *((grpc.RpcError,) if grpc else ()))
 """What Ray's client raises once its server is gone."""
 RERUN = "run the same command again: what is finished is kept"
+_embedding = threading.Event()
 _FAILURES = (RuntimeError, OSError, ValueError, exceptions.RayError)
 
 Environment = dict[str, Any]  # Any: Ray's runtime environment
@@ -50,7 +52,7 @@ Environment = dict[str, Any]  # Any: Ray's runtime environment
 def embed(num_cpus: int | None, environment: Environment) -> None:
     """Start a private cluster on this machine, which ends with this process."""
     try:
-        with _own_signals():
+        with _own_signals(), _own_process_groups():
             ray.init(
                 address="local",
                 num_cpus=num_cpus,
@@ -250,6 +252,26 @@ def _is_here(address: str) -> bool:
 def _is_mine(ip: str) -> bool:
     own = {each.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for each in addresses}
     return ip in own or ip.startswith("127.") or ip == "::1"
+
+
+@contextlib.contextmanager
+def _own_process_groups() -> Iterator[None]:
+    """Let what Ray starts meanwhile lead process groups of its own.
+
+    A signal to the group of this process (`timeout`, a shell's `kill %1`) would end the cluster before the run has
+    stopped in order. It still ends with this process: Ray ties each to the life of its parent.
+    """
+    _register_once()
+    _embedding.set()
+    try:
+        yield
+    finally:
+        _embedding.clear()
+
+
+@functools.cache
+def _register_once() -> None:
+    os.register_at_fork(after_in_child=lambda: os.setpgid(0, 0) if _embedding.is_set() else None)
 
 
 @contextlib.contextmanager
