@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import ray
 from ray import exceptions
 
@@ -24,6 +25,8 @@ ASK_SECONDS = 2.0
 ANSWER_SECONDS = 3.0
 RAYS_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 RAYS_SECONDS = 60.0
+SERVERS = ("gcs_server", "raylet")
+"""The processes of an embedded cluster that are children of this one, which therefore sees at once that they end."""
 SHARE = 0.75
 """Of Ray's own patience: the rest is for ending the run, with its record and its leases."""
 
@@ -42,6 +45,7 @@ class ClusterWatch:
         self._gcs: Any = getattr(ray._private.worker.global_worker, "gcs_client", None)  # Any: ray._raylet.GcsClient
         self._client: Any = None if self._gcs else _client()  # Any: ray.util.client.worker.Worker
         self._node = ray.NodeID.from_hex(ray.get_runtime_context().get_node_id()) if self._gcs is not None else None
+        self._servers = [each for each in psutil.Process().children() if each.name() in SERVERS]
         self._patience = patience()
         self._heard = time.monotonic()
         self._loss: ClusterError | None = None
@@ -101,6 +105,9 @@ class ClusterWatch:
         """Return whether there was an answer; note what it says."""
         if self._client is not None:
             return self._ask_client()
+        if any(map(_has_ended, self._servers)):
+            self._loss = raylet_lost(self._address)
+            return True
         try:
             (alive,) = self._gcs.check_alive([self._node], timeout=ANSWER_SECONDS)
         except exceptions.AuthenticationError as error:
@@ -138,11 +145,18 @@ def _client() -> Any:  # Any: ray.util.client.worker.Worker
     return ray.util.client.ray.get_context().client_worker  # type: ignore[no-untyped-call]
 
 
+def _has_ended(server: psutil.Process) -> bool:
+    try:
+        return server.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def raylet_lost(address: str | None) -> ClusterError:
     """Return the error of a process whose own raylet is gone: no other attempt can do better."""
     rejoin = "join the cluster again (`ray start --address=HOST:6379`), then " if address else ""
     return ClusterError(
-        "Ray has ended on this machine: its raylet was killed, or the cluster gave it up while it was cut off",
+        "Ray has ended on this machine: its processes were killed, or the cluster gave it up while it was cut off",
         where=address or "the embedded cluster",
         hint=f"{rejoin}{RERUN}",
     )
