@@ -55,6 +55,8 @@ def lost(cause: Cause, message: str, *, where: str, hint: str) -> Failure:
 
 def explain(error: BaseException, *, hint: str, cause: Cause = Cause.EXCEPTION) -> Failure:
     """Return the failure that an exception is; a MarinError keeps its own place and hint."""
+    if hasattr(error, "ray_terminate_msg"):  # SystemExit, of Ray's handler of SIGTERM, amid the user's code
+        return lost(Cause.LOST, "the worker process was told to end (SIGTERM)", where="", hint=hint)
     if cause is Cause.EXCEPTION and isinstance(error, MemoryError):  # the machine's state, not the code, decides
         cause = Cause.OUT_OF_MEMORY
     frames = traceback.extract_tb(error.__traceback__)

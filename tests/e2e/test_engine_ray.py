@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -78,12 +79,12 @@ def test_ray_worker_killed_in_a_map_repeats_one_shard_only(steps, cluster, tmp_p
     assert causes == ["worker lost"]
 
 
-def test_ray_step_worker_killed_is_tried_again(steps, cluster, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_ray_step_worker_killed_is_tried_again(steps, cluster, tmp_path, number):
     (tmp_path / "gate").touch()
-    result = _run([steps.Waits(folder=str(tmp_path), dies=True)], tmp_path / "store", cluster)
+    result = _run([steps.Waits(folder=str(tmp_path), dies=number)], tmp_path / "store", cluster)
     assert (result.state, result.steps[0].attempts) == ("done", 2)
-    lost = _run([steps.Waits(folder=str(tmp_path), dies=True, label="b").on(retries=0)], tmp_path / "store", cluster)
-    assert lost.state == "done"  # the marker is there: it does not die again
+    assert [event["cause"] for event in _events(result, "exit")] == ["worker lost"]
 
 
 def test_ray_branch_fails_with_the_users_frame_and_others_finish(steps, cluster, tmp_path):

@@ -74,13 +74,14 @@ class Waits(Step[Folder]):
     """Ends once a file called `gate` appears, or dies once if told so."""
 
     folder: Placement[str]
-    dies: Placement[bool] = False
+    dies: Placement[int] = 0
+    """The signal that kills it."""
     label: str = ""
 
     def run(self, ctx: Context) -> Folder:
         count(self.folder, "waits")
         if self.dies and first(self.folder, "died"):
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.dies)
         wait_for(Path(self.folder, "gate"))
         ctx.output.write("done.txt", b"done")
         return Folder.write(ctx.output)
