@@ -3,8 +3,9 @@
 A document's text is JSON, `{"messages": [...], "tools": [...]}`. It is rendered by the chat template, and each token
 is a target or not: by the template's `{% generation %}` tags where it has them, else by rendering growing prefixes of
 the conversation. A token is a target when its first character lies in an answer; what the template puts after an
-answer (its end-of-turn token) belongs to it where prefixes say so. Control strings inside a message or a tool are text;
-while the template runs a mark stands in each, so a template that looks for one in a message does not find it.
+answer (its end-of-turn token) belongs to it where prefixes say so. Control strings inside a message or a tool are text,
+also those that begin there and that the template completes: while it runs a mark stands in each, so a template that
+looks for one in a message does not find it. One that begins in the template's own words is the template's (`<|`, role).
 
 Invariant: a conversation is kept whole with a mask that is neither empty nor full, or refused by name:
 `bad_conversation`, `template_refuses`, `not_prefix_stable`, `no_target`, `all_target`.
@@ -14,6 +15,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -177,7 +179,7 @@ def render(template: ChatTemplate, document: Document, special: Sequence[str], p
     """Return a document's conversation as text with its answers; raises Refused."""
     messages, tools = _conversation(document.text)
     marks = _marks(orjson.dumps([messages, tools]).decode() + template.source + "".join(special))
-    cut, tools = _cut([messages, tools], special, marks.cut)
+    cut, tools = _cut([messages, tools], tuple(special), marks.cut)
     try:
         if template.has_generation_tags:
             text, answers = _take_marks(template.render(cut, tools, marks), marks)
@@ -195,7 +197,8 @@ def render(template: ChatTemplate, document: Document, special: Sequence[str], p
         return at - int(removed[at])
 
     control = [(moved(begin), moved(end), text[begin:end]) for begin, end in places]
-    return Rendered(plain, [(moved(begin), moved(end)) for begin, end in answers], control, True)
+    was_cut = [match.span() for match in pattern.finditer(plain)] != [(begin, end) for begin, end, _ in control]
+    return Rendered(plain, [(moved(begin), moved(end)) for begin, end in answers], control, was_cut)
 
 
 def _by_prefixes(
@@ -267,18 +270,32 @@ def _marks(text: str) -> Marks:
         raise Refused("bad_conversation", "it uses up a thousand private-use characters", "drop it") from None
 
 
-def _cut(value: Any, special: Sequence[str], cut: str) -> Any:  # Any: JSON
-    """Return the value with a mark after the first character of each control string in its texts."""
+def _cut(value: Any, special: tuple[str, ...], cut: str) -> Any:  # Any: JSON
+    """Return the value with a mark after the first character of each control string in its texts, begun ones too."""
     if isinstance(value, str):
         for word in special:
             if word in value and len(word) == 1:  # nothing can be put inside it
                 raise Refused("control_character", f"it has {word!r}, a special token of one character", "drop it")
             if word in value:
                 value = value.replace(word, word[0] + cut + word[1:])
+        begun = _beginnings(special)
+        tails = range(max(0, len(value) - max(map(len, begun), default=0)), len(value))
+        for at in reversed([at for at in tails if value[at:] in begun]):
+            value = value[: at + 1] + cut + value[at + 1 :]
         return value
     if isinstance(value, dict):
         return {_cut(name, special, cut): _cut(each, special, cut) for name, each in value.items()}
     return [_cut(each, special, cut) for each in value] if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=2)
+def _beginnings(special: tuple[str, ...]) -> frozenset[str]:
+    """Return how control strings begin that more than one text may make up.
+
+    Letters and digits alone are left out: templates compare them with words of their own, such as roles.
+    """
+    begun = {word[:length] for word in special for length in range(1, len(word))}
+    return frozenset(text for text in begun if not text.isalnum())
 
 
 def _error(document: Document, error: Refused) -> DataError:

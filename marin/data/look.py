@@ -4,13 +4,13 @@ Which ones depends on the artifact alone: spread evenly over its shards and insi
 the shards that are shown are read. Invariant: a sample says where it stands, so that it can be found again.
 """
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import orjson
 from pyarrow import parquet
 
 from marin import fs
@@ -121,7 +121,7 @@ def _documents(shard: Shard, choose: Choose, length: int) -> Iterator[Sample]:
                 "row": row,
                 "id": document.id,
                 "source": document.source,
-                "meta": orjson.loads(document.meta),
+                "meta": json.loads(document.meta),
                 "characters": len(document.text),
                 "text": document.text[:length],
             }

@@ -8,6 +8,7 @@ policy: it yields problems, and the caller decides.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from marin.base.errors import did_you_mean
+from marin.base.json import dumps
 from marin.data.codecs import Damaged
 from marin.data.documents import Batch
 from marin.data.lines import LineBlock, LongLine
@@ -25,6 +27,10 @@ BOM = b"\xef\xbb\xbf"
 
 MAX_DOCUMENT_BYTES = 2_000_000_000
 """Longest line or file that is taken; memory is about nine times the longest one there is."""
+
+
+_EXPONENT = re.compile(rb"[0-9]e[+]?[0-9]")
+_LARGE_INTEGER = re.compile(rb"[0-9]{19}")
 
 
 class Fields(NamedTuple):
@@ -111,8 +117,28 @@ def _take_all(lines: list[bytes], number: int, path: str, fields: Fields) -> Bat
         ids = [f"{path}:{line}" for line in range(number, number + len(lines))]
     elif not set(map(type, ids)) <= {str, int}:
         return None
-    metas = [orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode() if record else "{}" for record in records]
+    metas = [_meta(record, line) if record else "{}" for record, line in zip(records, lines, strict=True)]
     return Batch(path, list(map(str, ids)), texts, metas)
+
+
+def _meta(record: Any, line: bytes) -> str:  # Any: the fields of a line that are neither text nor id
+    """Return the fields as JSON, their whole numbers as they stand in the line.
+
+    orjson reads those beyond 64 bits as floats, which it writes with an exponent.
+    """
+    meta = orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
+    if _EXPONENT.search(meta) and _LARGE_INTEGER.search(line):
+        return dumps(_exact(record, json.loads(line)))
+    return meta.decode()
+
+
+def _exact(rounded: Any, exact: Any) -> Any:  # Any: parsed JSON
+    """Return what is left of a record, with the whole numbers of the record as it was."""
+    if isinstance(rounded, dict):
+        return {name: _exact(value, exact[name]) for name, value in rounded.items()}
+    if isinstance(rounded, list):
+        return list(map(_exact, rounded, exact))
+    return exact if isinstance(exact, int) else rounded
 
 
 def _pop_all(records: list[Any], field: str) -> list[Any]:  # Any: parsed JSON
@@ -129,11 +155,12 @@ def _take_each(
     ids: list[str] = []
     texts: list[str] = []
     metas: list[str] = []
-    for data in lines:
+    for each in lines:
+        data = each.removesuffix(b"\n")  # a line that came alone has it still
         line = _Line(number, offset, data)
         number += 1
         offset += len(data) + 1
-        if len(data.rstrip(b"\n")) > fields.max_bytes:
+        if len(data) > fields.max_bytes:
             yield _long(path, line.number, line.offset, fields)
         elif data.strip():
             item = _parse_line(line, path, fields)
@@ -176,13 +203,15 @@ def _parse_line(line: _Line, path: str, fields: Fields) -> tuple[str, str, str] 
             return problem("missing_text" if is_text else "missing_id", detail, hint)
         if is_text and not isinstance(value, str):
             return problem("text_not_a_string", f"`{field}` holds {_json_type(value)}")
+        if not is_text and type(value) is float:
+            value = _pop(json.loads(line.data), field)[1]  # as it stands: orjson reads large whole numbers as floats
         if not is_text and type(value) not in (str, int):
             return problem("missing_id", f"`{field}` holds {_json_type(value)}, not a string or whole number")
         if is_text:
             text = value
         else:
             name = str(value)
-    return name, text, orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode()
+    return name, text, _meta(record, line.data)
 
 
 def _pop(record: Any, field: str) -> tuple[list[str], Any, str]:  # Any: parsed JSON

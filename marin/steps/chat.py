@@ -14,7 +14,7 @@ _TEMPLATE = "chat_template.jinja"
 class Chat(Step[Tokens]):
     """Conversations by the tokenizer's chat template; what an assistant said is a target, nothing else is."""
 
-    version = 1
+    version = 2
     requires = ("tokenizers", "jinja2")
 
     documents: Step[Documents]

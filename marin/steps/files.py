@@ -18,7 +18,7 @@ class Files(Step[Documents]):
     Plain, or compressed as the suffix says: `.gz`, `.zst`, `.xz`, `.bz2`.
     """
 
-    version = 2
+    version = 3
 
     url: Placement[str | None] = None
     """Pattern such as `s3://lab/corpus/**/*.jsonl.zst`; only paths relative to its literal folder count."""

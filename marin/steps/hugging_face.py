@@ -21,7 +21,7 @@ class HuggingFace(Step[Documents]):
     name and revision do not count beside them. Needs `pip install marin[hub]`; private ones need HF_TOKEN.
     """
 
-    version = 1
+    version = 2
 
     dataset: Placement[str]
     """`OWNER/NAME`."""

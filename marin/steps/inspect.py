@@ -11,7 +11,7 @@ from marin.graph.step import Step
 class Inspect(Step[Folder]):
     """Lengths, sources, duplicates, quarantine and samples of data: `inspection.json`, `report.md`, `lengths.svg`."""
 
-    version = 1
+    version = 2
 
     data: Step[Sharded]
     """Documents, Tokens or Sequences."""

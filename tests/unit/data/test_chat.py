@@ -140,6 +140,38 @@ def test_chat_control_strings_of_a_user_are_text(hub: Path, chat: Callable[..., 
     assert tokens.meta["notes"]["control_strings"] == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("hi<", "|im_end|>"), ("<|im_end", "|>"), ("<<|im_e", "nd|>"), ("<", "")]
+)
+def test_chat_control_string_that_the_template_joins_from_two_fields_is_text(
+    hub: Path, chat: Callable[..., marin.Tokens], first: str, second: str
+) -> None:
+    joins = CHATML.replace("{{ m.content }}", "{{ m.name }}{{ m.content }}")
+    asked = {"role": "user", "name": first, "content": second}
+    tokens = chat([asked, {"role": "assistant", "content": "No.", "name": ""}], template=joins)
+    ((ids, _),) = contents(tokens)
+    tokenizer = Tokenizer.from_file(str(hub / "tokenizer.json"))
+    assert [ids.count(tokenizer.token_to_id(each)) for each in (START, END)] == [2, 2]
+    (runs,) = parts(hub, tokens)
+    assert "".join(text for _, text in runs).startswith(f"{START}user\n{first}{second}{END}\n")
+    assert tokens.meta["notes"]["control_strings"] == (1 if second else 0)
+
+
+def test_chat_control_string_of_which_the_template_writes_the_begin_is_a_token(
+    hub: Path, chat: Callable[..., marin.Tokens]
+) -> None:
+    tokenizer = Tokenizer.from_file(str(hub / "tokenizer.json"))
+    tokenizer.add_special_tokens([AddedToken(each, normalized=False) for each in ("<|user|>", "<|assistant|>", "tXX")])
+    (hub / "tokenizer.json").write_text(tokenizer.to_str())
+    phi = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|im_end|>{% endfor %}"
+    tokens = chat(
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+        template=phi + "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+    )
+    ((ids, _),) = contents(tokens)
+    assert [ids.count(tokenizer.token_to_id(each)) for each in ("<|user|>", "<|assistant|>")] == [1, 1]
+
+
 def test_chat_with_a_special_token_of_one_character_in_a_message_is_refused(
     hub: Path, chat: Callable[..., marin.Tokens]
 ) -> None:

@@ -114,6 +114,36 @@ def test_ingest_quarantine_keeps_what_was_wrong(make_file: MakeFile, run_shards:
     assert bad["data"] == '{"text": "a\\xff"}'
 
 
+def test_ingest_quarantine_of_a_line_does_not_depend_on_its_neighbours(
+    make_file: MakeFile, run_shards: RunShards
+) -> None:
+    said = []
+    for name, data in (("alone.jsonl", b'{"a"\n'), ("beside.jsonl", b'{"a"\n' + LINE), ("bare.jsonl", b'{"a"')):
+        shard = ingest(run_shards, make_file(name, data), on_error="quarantine")
+        with open(shard.file("quarantine.jsonl").url) as lines:
+            said.append({**json.loads(lines.readline()), "path": ""})
+    assert said[0] == said[1] == said[2]
+    assert said[0]["data"] == '{"a"'
+
+
+def test_ingest_whole_numbers_of_any_length_stay_what_they_are_in_meta(
+    make_file: MakeFile, run_shards: RunShards
+) -> None:
+    large, negative = 2**64, -(10**30)
+    fields = f'"b": {{"n": [{negative}, 1.5, "é"]}}, "a": {large}, "m": {2**64 - 1}, "l": {-(2**63)}'
+    good, bad = f'{{"text": "x", {fields}}}\n'.encode(), b'{"text": 1}\n'
+    for number, data in enumerate((good, good + bad)):
+        (document,) = read_documents(ingest(run_shards, make_file(f"{number}.jsonl", data)))
+        assert document.meta == (f'{{"a":{large},"b":{{"n":[{negative},1.5,"é"]}},"l":{-(2**63)},"m":{2**64 - 1}}}')
+
+
+def test_ingest_id_that_is_a_whole_number_of_any_length_is_taken(make_file: MakeFile, run_shards: RunShards) -> None:
+    file = make_file("a.jsonl", b'{"text": "x", "n": 123456789012345678901234567890}\n{"text": "y", "n": 1e30}\n')
+    (shard,) = run_shards(ingest_shard, [bundle([file])], text="text", id="n", on_error="skip")
+    assert [document.id for document in read_documents(shard)] == ["123456789012345678901234567890"]
+    assert shard.value["dropped"] == {"missing_id": 1}
+
+
 def test_ingest_byte_order_mark_is_taken_off_and_noted(make_file: MakeFile, run_shards: RunShards) -> None:
     marked = ingest(run_shards, make_file("a.jsonl", b"\xef\xbb\xbf" + LINE))
     assert (texts(marked), marked.value["notes"]["bom_removed"]) == (["good"], 1)

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 import marin
 from marin.base.errors import DataError, MarinError
+from marin.data.encode import choose_encoder
 from marin.data.tiktoken_ranks import encode_word, read_ranks
 from marin.data.tokenizer import WORDS, train_tokenizer
 from marin.graph.files import Shard
@@ -144,6 +145,18 @@ def test_load_tokenizer_with_holes_kept_has_a_row_for_each(hub: Path, tmp_path: 
     record["model"]["vocab"]["far"] = 70_000
     (hub / "tokenizer.json").write_text(json.dumps(record))
     assert load(hub, tmp_path / "store", holes="keep").meta["vocab_size"] == 70_001
+
+
+def test_load_tokenizer_with_two_thousand_million_holes_encodes_by_tokenizers(hub: Path, tmp_path: Path) -> None:
+    record = json.loads((hub / "tokenizer.json").read_text())
+    record["model"]["vocab"]["far"] = 2**31 - 1
+    data = json.dumps(record).encode()
+    (hub / "tokenizer.json").write_bytes(data)
+    assert load(hub, tmp_path / "store", holes="keep").meta["vocab_size"] == 2**31
+    choice = choose_encoder(data)  # filling the holes took 100 GB, and loading a million of them minutes
+    assert choice.fast is None
+    assert choice.reason.startswith("fastokens cannot load this tokenizer")
+    assert choice.truth.encode(["the cat"]).ids.tolist() == choice.tokenizer.encode("the cat").ids
 
 
 def test_load_tokenizer_without_eos_is_refused_and_with_one_taken(hub: Path, tmp_path: Path) -> None:

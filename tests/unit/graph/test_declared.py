@@ -13,7 +13,7 @@ from marin.graph.step import Step
 
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
-    "Chat": "1 4467fe5597688791",
+    "Chat": "2 6088281bc2b545e8",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 153a953ef2f0dcda",
     "Decontaminate": "1 9ba36b941cc9b6b5",
@@ -23,12 +23,12 @@ GOLDEN = {
     "EvaluateTasks": "1 eac9aa181511ddc2",
     "Export": "1 0d85da1c73598eb8",
     "ExportTokens": "1 4ae76d359534c394",
-    "Files": "2 110e12735650b779",
+    "Files": "3 3fc374dad364f1bd",
     "Filter": "1 000360dfd969b386",
     "Generate": "2 399de88d2e686b53",
-    "HuggingFace": "1 ec2d188e7cf21e2a",
+    "HuggingFace": "2 a2279c59e7f7bc7b",
     "ImportTokens": "1 49a9117517486d1b",
-    "Inspect": "1 4619b47afda50a7d",
+    "Inspect": "2 5c5ebb86ae23b27f",
     "Items": "1 43a3fca3c90f0f3a",
     "LoadModel": "1 2af1b037ef8bcd35",
     "LoadTokenizer": "1 dd97ade09272b046",
@@ -41,7 +41,7 @@ GOLDEN = {
     "Records": "1 233f8bd68ce939bf",
     "Shuffle": "2 ac09ea0ccd69688d",
     "Split": "1 4e05fe33488e9b22",
-    "Tokenize": "2 98652a2c929e855e",
+    "Tokenize": "2 6882b324269d5bb0",
     "Train": "1 4acc6fce53edd622",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
