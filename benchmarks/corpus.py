@@ -1,33 +1,36 @@
-"""How fast JSON lines become tokens on disk with two processes, beside `datasets.map` and datatrove in the same run.
+"""How fast JSON lines become tokens on disk, beside `datasets.map` and datatrove in the same run.
 
-    python benchmarks/corpus.py --megabytes 62        needs datasets and datatrove; --peers "" runs marin alone
+    python benchmarks/corpus.py --megabytes 62        needs datasets and datatrove; --sides ray,inline runs marin alone
 
 The text is the sources of Python's standard library, over and over with a number before each copy; the tokenizer is
-trained on some of it. Wall time, with the start of processes and the commit: *marin* starts its embedded Ray within the
-time, *again* finds it standing, and has another store. Each side gets the same `tokenizer.json`.
+trained on some of it. Each side is a process of its own and gets the same `tokenizer.json`. Wall time is from the first
+import of a library to the last commit; processor time and memory (PSS, at most) are those of all its processes.
+
+*ray* starts its embedded Ray within the time, *again* finds it standing and has another store. *inline* is marin in one
+process. *bare* is a loop over the same libraries in one process, which keeps no text, index, digest or count.
 """
 
 import argparse
 import json
 import os
 import shutil
+import subprocess
+import sys
 import sysconfig
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
-import marin
-from marin.data.arrays import open_array
-from marin.data.token_files import TOKENS
-from marin.run.api import open_backend
-from marin.run.backend import Backend
+import psutil
 
 EOS = "<|endoftext|>"
 FILES = 8
+LOOK_SECONDS = 0.25
+BARE_BYTES = 2**20
+"""Text that *bare* encodes at once."""
 
 
 def write_corpus(folder: Path, megabytes: float) -> float:
@@ -47,12 +50,102 @@ def write_corpus(folder: Path, megabytes: float) -> float:
     return size / 1e6
 
 
-def by_marin(folder: Path, tokenizer: Path, *, backend: Backend, store: str) -> int:
-    """Ingest and tokenize on embedded Ray; returns the number of tokens."""
+class Tree(threading.Thread):
+    """Watches this process and all below it: processor seconds of each, and the memory of all together."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seconds: dict[int, float] = {}
+        self.peak_bytes = 0
+        self.ended = threading.Event()
+
+    def look(self) -> None:
+        """Note what is there now."""
+        held = 0
+        here = psutil.Process()
+        for process in (here, *here.children(recursive=True)):
+            try:
+                times, memory = process.cpu_times(), process.memory_full_info()
+            except psutil.Error:  # it has ended
+                continue
+            self.seconds[process.pid] = times.user + times.system
+            held += memory.pss
+        self.peak_bytes = max(self.peak_bytes, held)
+
+    def run(self) -> None:
+        """Look again and again."""
+        while not self.ended.wait(LOOK_SECONDS):
+            self.look()
+
+
+@contextmanager
+def measured(name: str, megabytes: float) -> Iterator[list[int]]:
+    """Print what a block took, and the number of tokens that it puts into the list."""
+    tree, tokens = Tree(), list[int]()
+    tree.look()
+    before, begin = sum(tree.seconds.values()), time.perf_counter()
+    tree.start()
+    yield tokens
+    took = time.perf_counter() - begin
+    tree.ended.set()
+    tree.join()
+    tree.look()
+    used, load = sum(tree.seconds.values()) - before, os.getloadavg()[0]
+    print(
+        f"{name:10} {megabytes / took:7.1f} MB/s  {took:6.1f} s  {megabytes / used:6.1f} MB a core second  "
+        f"{used:6.1f} s  {tree.peak_bytes / 1e6:6,.0f} MB held  {tokens[0]:,} tokens  load {load:.0f}",
+        flush=True,
+    )
+
+
+def by_ray(folder: Path, tokenizer: Path, megabytes: float) -> None:
+    """Run marin on embedded Ray, cold and again."""
+    from marin.run.api import open_backend  # noqa: PLC0415  counted
+
+    with measured("ray", megabytes) as tokens:
+        backend = open_backend("ray", None)
+        tokens.append(by_marin(folder, tokenizer, backend=backend, store="cold"))
+    with measured("again", megabytes) as tokens:
+        tokens.append(by_marin(folder, tokenizer, backend=backend, store="warm"))
+    backend.close()
+
+
+def by_inline(folder: Path, tokenizer: Path) -> int:
+    """Run marin in this process."""
+    return by_marin(folder, tokenizer, backend="inline", store="inline")
+
+
+def by_marin(folder: Path, tokenizer: Path, *, backend: object, store: str) -> int:
+    """Ingest and tokenize; returns the number of tokens."""
+    import marin  # noqa: PLC0415  counted
+    from marin.data.arrays import open_array  # noqa: PLC0415  counted
+    from marin.data.token_files import TOKENS  # noqa: PLC0415  counted
+
     documents = marin.Files(url=f"{folder}/*.jsonl", text="text", id="id")
     loaded = marin.LoadTokenizer(url=str(tokenizer), eos=EOS)
-    tokens = marin.run(marin.Tokenize(documents=documents, tokenizer=loaded), store=folder / store, backend=backend)
+    step = marin.Tokenize(documents=documents, tokenizer=loaded)
+    tokens = marin.run(step, store=folder / store, backend=backend)  # type: ignore[call-overload]  by name or open
     return sum(open_array(shard.file(TOKENS)).shape[0] for shard in tokens.shards)
+
+
+def by_bare(folder: Path, tokenizer: Path) -> int:
+    """Read, parse, encode and write; returns the number of tokens."""
+    import fastokens  # noqa: PLC0415  counted
+    import numpy as np  # noqa: PLC0415  counted
+    import orjson  # noqa: PLC0415  counted
+
+    encoder = fastokens.Tokenizer.from_file(str(tokenizer))
+    end, number = encoder.token_to_id(EOS), 0
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open("rb") as lines, (folder / f"{path.name}.ids").open("wb") as file:
+            while held := lines.readlines(BARE_BYTES):
+                texts = [orjson.loads(line)["text"] for line in held]
+                ids, bounds = encoder.encode_batch_flat(texts, add_special_tokens=False, split_special_tokens=True)
+                stops = np.frombuffer(bounds, "<u8")[1:].astype(np.int64)
+                ended = np.insert(np.frombuffer(ids, "<u4").astype("<u2"), stops, end)
+                file.write(ended.data)
+                number += len(ended)
+    return number
 
 
 def by_datasets(folder: Path, tokenizer: Path) -> int:
@@ -96,36 +189,55 @@ def by_datatrove(folder: Path, tokenizer: Path) -> int:
     LocalPipelineExecutor(
         pipeline=[JsonlReader(str(source)), writer], tasks=2, workers=2, logging_dir=str(folder / "logs")
     ).run()
-    return sum(path.stat().st_size for path in (folder / "trove").glob("*.ds")) // np.dtype("<u2").itemsize
+    return sum(path.stat().st_size for path in (folder / "trove").glob("*.ds")) // 2
 
 
-PEERS: dict[str, Callable[[Path, Path], int]] = {"datasets": by_datasets, "datatrove": by_datatrove}
+SIDES: dict[str, Callable[[Path, Path], int]] = {
+    "inline": by_inline,
+    "bare": by_bare,
+    "datasets": by_datasets,
+    "datatrove": by_datatrove,
+}
+
+
+def run_side(name: str, folder: Path, tokenizer: Path, megabytes: float) -> None:
+    """Measure one side, in this process."""
+    if name == "ray":
+        by_ray(folder, tokenizer, megabytes)
+        return
+    with measured(name, megabytes) as tokens:
+        tokens.append(SIDES[name](folder, tokenizer))
+
+
+def train(folder: Path) -> Path:
+    """Write `tokenizer.json`, and return where it is."""
+    import marin  # noqa: PLC0415  no side's time
+
+    documents = marin.Files(url=f"{folder}/0.jsonl", text="text")
+    trained = marin.TrainTokenizer(documents=documents, vocab_size=4096, every=8)
+    path = folder / "tokenizer.json"
+    path.write_bytes(marin.run(trained, store=folder / "training", backend="inline").read())
+    return path
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=62)
-    parser.add_argument("--peers", default="datasets,datatrove")
+    parser.add_argument("--sides", default="ray,inline,bare,datasets,datatrove")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+    if options.side:
+        run_side(options.side, options.folder, options.folder / "tokenizer.json", options.megabytes)
+        return
     folder = Path(tempfile.mkdtemp(prefix="marin-corpus-"))
     size = write_corpus(folder, options.megabytes)
-    documents = marin.Files(url=f"{folder}/0.jsonl", text="text")
-    trained = marin.TrainTokenizer(documents=documents, vocab_size=4096, every=8)
-    tokenizer = folder / "tokenizer.json"
-    tokenizer.write_bytes(marin.run(trained, store=folder / "training", backend="inline").read())
-    backend = open_backend("ray", None)
-    sides: dict[str, Callable[[Path, Path], int]] = {
-        "marin": partial(by_marin, backend=backend, store="cold"),
-        "again": partial(by_marin, backend=backend, store="warm"),
-        **{name: PEERS[name] for name in options.peers.split(",") if name},
-    }
-    for name, side in sides.items():
-        begin = time.perf_counter()
-        number = side(folder, tokenizer)
-        took = time.perf_counter() - begin
-        print(f"{name:10} {size / took:7.1f} MB/s  {took:6.1f} s  {number:,} tokens", flush=True)
-    backend.close()
+    train(folder)
+    for name in options.sides.split(","):
+        side = ["--side", name, "--folder", str(folder), "--megabytes", str(size)]
+        subprocess.run([sys.executable, __file__, *side], check=True)
     shutil.rmtree(folder)
 
 

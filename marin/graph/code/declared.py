@@ -129,7 +129,10 @@ def _definition(place: Place) -> _Definition:
 def _segment(lines: Sequence[str], statement: ast.stmt) -> str:
     """Return the text of a statement, as `ast.get_source_segment` does, which splits the whole module each time."""
     assert statement.end_lineno is not None
-    held = "".join(lines[statement.lineno - 1 : statement.end_lineno])
+    *whole, last = lines[statement.lineno - 1 : statement.end_lineno]
+    if not statement.col_offset:
+        return "".join(whole) + last.encode()[: statement.end_col_offset].decode()
+    held = "".join([*whole, last])
     moved = ast.Expr(
         ast.Constant(None),
         lineno=1,
@@ -196,6 +199,8 @@ def _member(module: str, name: str, depth: int = 0) -> Place | None:
         for star in home.stars:
             if found := _member(importlib.util.resolve_name(star, home.package), name, depth + 1):
                 return found
+        if home.package != module:  # only a package has modules below it
+            return None
     below = f"{module}.{name}"
     return Place(below, "") if _file(below) is not None else None
 

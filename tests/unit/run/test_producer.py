@@ -11,7 +11,7 @@ import pytest
 
 from marin import Context, Folder, Step
 from marin.run import api
-from marin.run.producer import detailed, this_producer
+from marin.run.producer import detailed, installed, this_producer
 from marin.store import Manifest, Producer, Store, read_lock
 
 
@@ -112,6 +112,22 @@ def test_producer_names_what_was_installed_and_the_store_keeps_the_list_once(tmp
     assert text.splitlines() == sorted(text.splitlines())
     assert f"pydantic=={importlib.metadata.version('pydantic')}" in text.splitlines()
     assert len({line.split("==")[0] for line in text.splitlines()}) == len(text.splitlines())
+
+
+def test_installed_reads_the_head_of_each_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    described = {"METADATA": "Metadata-Version: 2.1\nName: Odd_Name\nVersion:  1.0 \n\nName: other\nVersion: 9\n"}
+    for folder, files in (
+        ("odd-1.dist-info", described),
+        ("broken-2.dist-info", {}),
+        ("egg.egg-info", {"PKG-INFO": "Name: egg\nVersion: 3\n"}),
+    ):
+        (tmp_path / folder).mkdir()
+        for name, text in files.items():
+            (tmp_path / folder / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lines = installed.__wrapped__().splitlines()
+    assert {"odd-name==1.0", "egg==3"} <= set(lines)
+    assert not {line for line in lines if line.startswith(("other", "broken"))}
 
 
 def test_damaged_list_of_what_was_installed_is_not_believed(tmp_path: Path):
