@@ -116,6 +116,7 @@ class TrainingState:
             "config": science(self.config),
             "events": list(self.events),
             "passed_over": self._passed_over,
+            "updates": self.updates,
             "versions": {"torch": str(torch.__version__)},
         }
 
