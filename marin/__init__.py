@@ -68,6 +68,7 @@ from marin.steps import (
     Tokenize,
     Train,
     TrainTokenizer,
+    Trajectory,
 )
 from marin.train.config import AdamW, Constant, Cosine, Muon, WarmupStableDecay
 from marin.train.nonfinite import RollBack, SkipStep, StopRun

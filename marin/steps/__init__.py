@@ -31,6 +31,7 @@ from marin.steps.split import Split
 from marin.steps.tokenize import Tokenize
 from marin.steps.train import AtStep, Train
 from marin.steps.train_tokenizer import TrainTokenizer
+from marin.steps.trajectory import Trajectory
 
 __all__ = [
     "Annotate",
@@ -66,4 +67,5 @@ __all__ = [
     "Tokenize",
     "Train",
     "TrainTokenizer",
+    "Trajectory",
 ]

@@ -45,6 +45,7 @@ GOLDEN = {
     "Tokenize": "2 98652a2c929e855e",
     "Train": "1 995eae45349ac625",
     "TrainTokenizer": "1 68384f9e63c26981",
+    "Trajectory": "1 d599ac8d011c76a7",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
 
