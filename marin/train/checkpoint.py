@@ -24,7 +24,7 @@ from torch import Tensor
 from marin import fs
 from marin.base.errors import CheckpointError
 from marin.base.json import Json, dumps, pretty
-from marin.model.weights import read_tensors, write_tensors
+from marin.model.weights import Sink, read_tensors, write_tensors
 from marin.train.retention import Found, Keep, superfluous
 
 SCHEMA = 1
@@ -51,6 +51,18 @@ class Loaded(NamedTuple):
         return int(self.state["step"])
 
 
+class _Told(NamedTuple):
+    """A file open for writing that tells how much it has taken."""
+
+    file: Sink
+    told: Callable[[int], None]
+
+    def write(self, data: Any, /) -> None:  # Any: anything with a buffer
+        """Write a buffer whole."""
+        self.file.write(data)
+        self.told(memoryview(data).nbytes)
+
+
 class Damaged(CheckpointError):
     """A checkpoint whose bytes are not those that were written."""
 
@@ -72,10 +84,11 @@ class Checkpoints:
         state: Mapping[str, Json],
         may_commit: Callable[[], bool],
         score: float | None = None,
+        told: Callable[[int], None] = lambda size: None,
     ) -> str:
         """Write a checkpoint and return its name; what is not to be kept is removed then.
 
-        `score`: the loss on held-out sequences at this step.
+        `score`: the loss on held-out sequences at this step. `told` is called with the bytes of each piece written.
 
         Raises CheckpointError, leaving nothing that counts, if `may_commit` says that a newer generation runs.
         """
@@ -83,7 +96,7 @@ class Checkpoints:
         files: dict[str, Json] = {}
         for stem, members in tensors.items():
             with fs.write_stream(self._at(name, f"{stem}.safetensors")) as stream:
-                write_tensors(stream, members)
+                write_tensors(_Told(stream, told), members)
             files[f"{stem}.safetensors"] = {"size": stream.written.size, "digest": stream.written.digest}
         written = fs.write(self._at(name, STATE), pretty(dict(state)).encode())
         files[STATE] = {"size": written.size, "digest": written.digest}

@@ -3,16 +3,18 @@
 One step: count the targets of all ranks, compute the gradient of sum(cross-entropy) / count in micro-batches, add
 gradients and loss over ranks in one call, clip on the whole norm, update. So results depend on neither micro-batches
 nor ranks, beyond rounding; a rank without targets adds an exact 0.
-The host waits for the device only where it logs, checkpoints, or (on the CPU, where that is free) checks the loss.
+The host waits for the device only where it logs, copies a checkpoint, or (on the CPU, where that is free) checks the
+loss; checkpoints are written while training goes on.
 """
 
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 import torch
+from torch import Tensor
 
 from marin.base.errors import MarinError
 from marin.graph.context import Member
@@ -22,6 +24,7 @@ from marin.train.nonfinite import RollBack, StopRun, Verdict, verdict
 from marin.train.order import samples
 from marin.train.precision import autocast
 from marin.train.ranks import Ranks
+from marin.train.saving import Saver
 from marin.train.schedule import factor
 from marin.train.state import TrainingState
 from marin.train.validation import HeldOut, Validation
@@ -65,6 +68,13 @@ class Loop:
         self._ranks = ranks
         self._clock = clock
         self._checked = state.step
+        self._saver = Saver(
+            checkpoints,
+            generation=member.generation,
+            may_commit=member.may_commit,
+            alive=lambda phase: member.beat(phase, state.step),
+            copy_bytes=state.saved_bytes if ranks.rank == 0 else 0,
+        )
         self._saved_step, self._saved_at = state.step, clock()
         self._is_time = False
         self._score: float | None = None
@@ -93,8 +103,10 @@ class Loop:
 
     def run(self) -> Outcome:
         """Train to the end, or to the step at which any rank is asked to stop. Ends with a checkpoint."""
-        while (outcome := self._run_on()) is None:
-            self._roll_back()
+        with self._saver:
+            while (outcome := self._run_on()) is None:
+                self._roll_back()
+            self._saver.settle()
         return outcome
 
     @property
@@ -128,8 +140,9 @@ class Loop:
                 self._score = None
                 if self._validation and (state.step % state.config.validate_every == 0 or last):
                     self._score = self._validate(self._validation)
+                self._saver.check()
                 if last or self._is_due(stop=stop):
-                    self._save()
+                    self._save(at_once=last or stop)
                 if stop and not last:
                     return Outcome.STOPPED
         return Outcome.FINISHED
@@ -185,6 +198,7 @@ class Loop:
     def _roll_back(self) -> None:
         """Return to the newest good checkpoint and pass over the samples since; Diverged where there is none."""
         state, step = self._state, self._state.step
+        self._saver.settle()
         loaded = self._checkpoints.newest() if self._ranks.rank == 0 else None
         own_name = (loaded.name if loaded else "") if self._ranks.rank == 0 else None
         name = self._ranks.share(f"rollback/{len(state.events)}", own_name)
@@ -263,7 +277,7 @@ class Loop:
         return found.get("val_loss")
 
     def _has_waited(self) -> bool:
-        return self._clock() - self._saved_at >= self._state.config.checkpoint_seconds
+        return not self._saver.is_busy and self._clock() - self._saved_at >= self._state.config.checkpoint_seconds
 
     def _is_due(self, *, stop: bool) -> bool:
         """Whether to write a checkpoint after this step: the same on all ranks, as all are needed for one."""
@@ -283,18 +297,16 @@ class Loop:
         (better,) = self._ranks.agree([self._ranks.rank == 0 and self._score < self._best])
         return better > 0
 
-    def _save(self) -> None:
-        """Write a checkpoint from rank 0; the others meet it again at the next step."""
+    def _save(self, *, at_once: bool) -> None:
+        """Write a checkpoint from rank 0 while training goes on, or `at_once`; the others meet it at the next step."""
         self._check()
         if self._ranks.rank == 0:
-            self._member.beat("checkpoint", self._state.step)
-            self._checkpoints.save(
-                step=self._state.step,
-                generation=self._member.generation,
-                tensors=self._state.tensors(),
-                state=self._state.record(),
-                may_commit=self._member.may_commit,
-                score=self._score,
-            )
+            self._write(self._state.tensors(), at_once=at_once)
         self._best = min(self._best, self._score or math.inf)
         self._saved_step, self._saved_at = self._state.step, self._clock()
+
+    def _write(self, tensors: Mapping[str, Mapping[str, Tensor]], *, at_once: bool) -> None:
+        self._member.beat("checkpoint", self._state.step)
+        self._saver.save(
+            step=self._state.step, tensors=tensors, state=self._state.record(), score=self._score, at_once=at_once
+        )
