@@ -36,6 +36,7 @@ from marin.model.config import Decoder
 from marin.run.api import load, plan, run
 from marin.steps import (
     Annotate,
+    AtStep,
     Chat,
     CompressionBaseline,
     Conversations,
@@ -67,9 +68,11 @@ from marin.steps import (
     Tokenize,
     Train,
     TrainTokenizer,
+    Trajectory,
 )
 from marin.train.config import AdamW, Constant, Cosine, Muon, WarmupStableDecay
 from marin.train.nonfinite import RollBack, SkipStep, StopRun
 from marin.train.ramp import BatchRamp
+from marin.train.retention import Keep
 
 __version__ = "0.1.0"

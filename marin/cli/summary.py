@@ -28,7 +28,7 @@ def draw_summary(result: RunResult, progress: RunProgress, store: Store) -> None
         if step.state == "done" and row is not None:
             lines = draw_curve(row.curve)
             if lines:
-                click.echo(f"\nloss of {step.name}\n" + "\n".join(lines))
+                click.echo(f"\n{row.curve_of.replace('_', ' ')} of {step.name}\n" + "\n".join(lines))
             _draw_completions(step, store)
 
 

@@ -45,6 +45,9 @@ class Context(Protocol):
     def checkpoints(self) -> str:
         """URL of a folder of this fingerprint that outlives attempts."""
 
+    def checkpoints_of(self, step: Step[Any]) -> str:
+        """Return the URL of the checkpoints of a parent, to be read; they may be gone."""
+
     def load(self, step: Step[A]) -> A:
         """Return a parent's committed artifact."""
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+from marin import fs
 from marin.base.errors import ConfigurationError
 from marin.base.json import Json
 from marin.graph.artifact import Artifact
@@ -66,8 +67,15 @@ class RunContext:
     def checkpoints(self) -> str:
         return self._store.checkpoints_folder(self._order.identity.step_name, self._order.identity.fingerprint)
 
+    def checkpoints_of(self, step: Step[Any]) -> str:
+        """Return the URL of the checkpoints of a step among this step's fields."""
+        return fs.join(self._store.artifact_url(self._parent(step)), "checkpoints")
+
     def load(self, step: Step[A]) -> A:
         """Return the committed artifact of a step among this step's fields; a copy of it will do too."""
+        return cast(A, step.artifact_type().open(self._store.contents(self._parent(step))))
+
+    def _parent(self, step: Step[Any]) -> Manifest:
         found = [manifest for parent, manifest in self._parents if parent is step]
         found = found or [manifest for parent, manifest in self._parents if same_computation(parent, step)]
         if not found:
@@ -77,7 +85,7 @@ class RunContext:
                 where=f"step {self._order.identity.name}",
                 hint=f"add a field to {name}, such as `other: Step[{step.artifact_type().__name__}]`, and load that",
             )
-        return cast(A, step.artifact_type().open(self._store.contents(found[0])))
+        return found[0]
 
     def map(self, fn: Callable[..., Json], shards: Sequence[Shard], /, **config: object) -> Mapped:
         """Run `fn` on each shard that is not known yet."""

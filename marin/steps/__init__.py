@@ -29,11 +29,13 @@ from marin.steps.records import Records
 from marin.steps.shuffle import Shuffle
 from marin.steps.split import Split
 from marin.steps.tokenize import Tokenize
-from marin.steps.train import Train
+from marin.steps.train import AtStep, Train
 from marin.steps.train_tokenizer import TrainTokenizer
+from marin.steps.trajectory import Trajectory
 
 __all__ = [
     "Annotate",
+    "AtStep",
     "Chat",
     "CompressionBaseline",
     "Conversations",
@@ -65,4 +67,5 @@ __all__ = [
     "Tokenize",
     "Train",
     "TrainTokenizer",
+    "Trajectory",
 ]

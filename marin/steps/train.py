@@ -1,5 +1,6 @@
 """`Train`: a decoder from shuffled sequences, in a gang that survives the loss of any of its ranks."""
 
+from dataclasses import replace
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +15,7 @@ from marin.model.config import Decoder
 from marin.train.config import Carry, Optimizer, Precision, Recompute, Schedule, TrainConfig, WarmupStableDecay
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.ramp import BatchRamp, check_ramp
+from marin.train.retention import Keep, check_keep
 
 
 class Train(Step[Checkpoint]):
@@ -65,12 +67,15 @@ class Train(Step[Checkpoint]):
     """Sequences a rank holds at once; None: all of its share."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
     """Time between checkpoints."""
+    keep: Placement[Keep] = Keep()
+    """Which checkpoints stay, besides those from which the run would go on: `at_step` takes them from there."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         check_ramp(self.ramp, self.batch, where="Train")
+        check_keep(self.keep, self.nonfinite, where="Train.keep")
         if self.carry == "training" and self.init is None:
             raise ConfigurationError(
                 "there is no initial checkpoint whose training could be carried on",
@@ -89,11 +94,9 @@ class Train(Step[Checkpoint]):
                 hint=f"give `{name}` at least {resources.num_ranks}, or use fewer gpus, nodes or ranks",
             )
 
-    def run(self, ctx: Context) -> Checkpoint:
-        """Form the gang, train, and keep what rank 0 wrote."""
-        from marin.train import entry
-
-        config = TrainConfig(
+    def configuration(self) -> TrainConfig:
+        """Return what the ranks are told."""
+        return TrainConfig(
             model=self.model,
             optimizer=self.optimizer,
             schedule=self.schedule,
@@ -115,7 +118,24 @@ class Train(Step[Checkpoint]):
             log_every=self.log_every,
             validate_every=self.validate_every,
             validate_sequences=self.validate_sequences,
+            keep=self.keep,
         )
+
+    def at_step(self, step: int) -> "AtStep":
+        """Return a step that gives the weights after `step` steps of this training, for others to evaluate or export.
+
+        They are what the training kept (`keep`). What it did not keep is trained again, from the nearest checkpoint
+        that it did keep before there, on what `.on` says of the training. ConfigurationError if that cannot be.
+        """
+        made = AtStep(training=self, step=step, data=self.data, init=self.init)
+        name = self.placed.name and f"{self.placed.name}/step-{step}"
+        return made._with_placed(replace(self.placed, name=name, url=None))
+
+    def run(self, ctx: Context) -> Checkpoint:
+        """Form the gang, train, and keep what rank 0 wrote."""
+        from marin.train import entry
+
+        config = self.configuration()
         data, init = ctx.load(self.data), ctx.load(self.init) if self.init else None
         validation = ctx.load(self.validation) if self.validation else None
         entry.check_validation(validation, data)
@@ -132,5 +152,53 @@ class Train(Step[Checkpoint]):
         )
         ctx.output.adopt(entry.files_of(results))
         record = entry.record_of(results)
+        ctx.metric(**{name: value for name, value in record.items() if isinstance(value, int | float)})
+        return Checkpoint.write(ctx.output, meta=record)
+
+
+class AtStep(Step[Checkpoint]):
+    """Weights after `step` steps of a training, which was not changed for it; made by `Train.at_step`."""
+
+    version = 1
+
+    training: Train
+    step: int = Field(ge=1)
+    data: Placement[Step[Sequences]]
+    """What the training read, as its `init`: needed where it has to be trained again; known by the training."""
+    init: Placement[Step[Checkpoint] | None] = None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        check_keep(Keep(at=(self.step,)), self.training.nonfinite, where="Train.at_step")
+        return self
+
+    def check_resources(self, resources: Resources) -> None:
+        """Refuse what the training refuses."""
+        self.training.check_resources(resources)
+
+    def run(self, ctx: Context) -> Checkpoint:
+        """Take what the training kept; train again up to the step where it kept nothing."""
+        from marin.train import entry, snapshot
+
+        training = ctx.load(self.training)
+        snapshot.check_step(training, self.step)
+        config, folders = self.training.configuration(), (ctx.checkpoints_of(self.training), ctx.checkpoints)
+        loaded = snapshot.find(*folders, self.step)
+        if loaded is None:
+            begun = snapshot.begin(*folders, self.step)
+            ctx.metric(trained_again=self.step - begun)
+            results = ctx.gang(
+                entry.train_rank,
+                rendezvous=entry.open_rendezvous,
+                config=config.model_copy(update={"keep": Keep()}),
+                data=ctx.load(self.data),
+                init=ctx.load(self.init) if self.init else None,
+                checkpoints=ctx.checkpoints,
+                output=ctx.output,
+                until=self.step,
+            )
+            entry.files_of(results)
+            loaded = snapshot.found_after(ctx.checkpoints, self.step)
+        record = snapshot.write(loaded, training, config, ctx.output)
         ctx.metric(**{name: value for name, value in record.items() if isinstance(value, int | float)})
         return Checkpoint.write(ctx.output, meta=record)

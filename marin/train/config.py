@@ -13,6 +13,7 @@ from marin.base.errors import ConfigurationError
 from marin.model.config import Decoder
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.ramp import BatchRamp, StepPlan, check_ramp, plan_steps
+from marin.train.retention import Keep, check_keep
 
 
 class AdamW(Config):
@@ -120,6 +121,8 @@ class TrainConfig(Config):
     """Time between checkpoints."""
     checkpoint_steps: Placement[int | None] = Field(default=None, ge=1)
     """Steps between checkpoints, instead of time."""
+    keep: Placement[Keep] = Keep()
+    """Which checkpoints stay."""
     validate_every: Placement[int] = Field(default=250, ge=1)
     """Steps between looks at held-out sequences, where some were given."""
     validate_sequences: Placement[int] = Field(default=256, ge=1)
@@ -130,6 +133,7 @@ class TrainConfig(Config):
     @model_validator(mode="after")
     def _check_lengths(self) -> "TrainConfig":
         check_ramp(self.ramp, self.batch, where="TrainConfig")
+        check_keep(self.keep, self.nonfinite, where="TrainConfig.keep")
         if self.model.context is not None and self.schedule.warmup_steps >= self.num_steps(self.model.context):
             raise warmup_error(self, self.model.context)
         return self

@@ -45,11 +45,12 @@ def train_rank(
     output: Output,
     init: Checkpoint | None = None,
     validation: Sequences | None = None,
+    until: int | None = None,
 ) -> dict[str, Json]:
     """Train as one rank of a gang, from the newest checkpoint if there is one; rank 0 writes the result.
 
     `init`: a checkpoint of another run or model, from which the first step starts. `validation`: held-out sequences,
-    whose loss goes to the metrics.
+    whose loss goes to the metrics. `until`: end after this step, with a checkpoint and no result.
     Returns `{"files": [...], "record": {...}}` from rank 0, or `{"stopped": step}` after a stop that was asked for.
     """
     ready = resolved(config, data, world_size=member.world_size, init=init)
@@ -65,8 +66,9 @@ def train_rank(
         eos_id=data.meta.get("eos_id"),
         start=read_start(init, carry_training=ready.carry == "training") if init else None,
         held_out=read_held_out(validation, ready) if validation else None,
+        until=until,
     )
-    if member.rank == 0 and "stopped" not in result:
+    if result.get("files"):
         copied = [file for file in data.contents.files if file.path == "tokenizer.json"]
         for file in copied:
             output.write(file.path, data.contents.reader.read(file))
@@ -84,6 +86,7 @@ def train_source(
     eos_id: int | None = None,
     start: Start | None = None,
     held_out: HeldOut | None = None,
+    until: int | None = None,
 ) -> dict[str, Json]:
     """Train on any numbered sequences; `config` must be resolved. Returns what `train_rank` returns."""
     check_source(config, source)
@@ -95,13 +98,14 @@ def train_source(
     check_fits(needed, memory_of(device), where=f"{device}")
     ranks = join(member, device)
     state = TrainingState(config, source, device, start)
-    loop = Loop(state, source, Checkpoints(checkpoints), member=member, ranks=ranks, held_out=held_out)
+    kept = Checkpoints(checkpoints, keep=config.keep)
+    loop = Loop(state, source, kept, member=member, ranks=ranks, held_out=held_out, until=until)
     loop.resume()
     outcome = loop.run()
     ranks.close()
     if outcome is Outcome.STOPPED:
         return {"stopped": loop.saved_step}
-    if member.rank != 0:
+    if member.rank != 0 or until is not None:
         return {"files": [], "record": {}}
     member.beat("write", state.step)
     summary = write_result(state, output, eos_id=eos_id)

@@ -3,15 +3,18 @@
 One step: count the targets of all ranks, compute the gradient of sum(cross-entropy) / count in micro-batches, add
 gradients and loss over ranks in one call, clip on the whole norm, update. So results depend on neither micro-batches
 nor ranks, beyond rounding; a rank without targets adds an exact 0.
-The host waits for the device only where it logs, checkpoints, or (on the CPU, where that is free) checks the loss.
+The host waits for the device only where it logs, copies a checkpoint, or (on the CPU, where that is free) checks the
+loss; checkpoints are written while training goes on.
 """
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 import torch
+from torch import Tensor
 
 from marin.base.errors import MarinError
 from marin.graph.context import Member
@@ -21,6 +24,7 @@ from marin.train.nonfinite import RollBack, StopRun, Verdict, verdict
 from marin.train.order import samples
 from marin.train.precision import autocast
 from marin.train.ranks import Ranks
+from marin.train.saving import Saver
 from marin.train.schedule import factor
 from marin.train.state import TrainingState
 from marin.train.validation import HeldOut, Validation
@@ -52,16 +56,29 @@ class Loop:
         member: Member,
         ranks: Ranks,
         held_out: HeldOut | None = None,
+        until: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`until`: the step after which to end, before the run's last."""
         self._state = state
+        self._end = min(until or state.num_steps, state.num_steps)
         self._source = source
         self._checkpoints = checkpoints
         self._member = member
         self._ranks = ranks
         self._clock = clock
         self._checked = state.step
+        self._saver = Saver(
+            checkpoints,
+            generation=member.generation,
+            may_commit=member.may_commit,
+            alive=lambda phase: member.beat(phase, state.step),
+            copy_bytes=state.saved_bytes if ranks.rank == 0 else 0,
+        )
         self._saved_step, self._saved_at = state.step, clock()
+        self._is_time = False
+        self._score: float | None = None
+        self._best = math.inf
         self._logged_tokens, self._logged_at = state.tokens, clock()
         self._validation = held_out and Validation(
             held_out,
@@ -78,6 +95,7 @@ class Loop:
         if not name:
             return
         loaded = loaded or self._checkpoints.load(name)
+        self._best = min((each.score for each in self._checkpoints.found() if each.score is not None), default=math.inf)
         self._state.restore(loaded.tensors, loaded.state, where=f"{self._checkpoints.url}/{name}")
         self._checked = self._saved_step = self._state.step
         self._logged_tokens = self._state.tokens
@@ -85,8 +103,10 @@ class Loop:
 
     def run(self) -> Outcome:
         """Train to the end, or to the step at which any rank is asked to stop. Ends with a checkpoint."""
-        while (outcome := self._run_on()) is None:
-            self._roll_back()
+        with self._saver:
+            while (outcome := self._run_on()) is None:
+                self._roll_back()
+            self._saver.settle()
         return outcome
 
     @property
@@ -102,7 +122,7 @@ class Loop:
             plan=state.plan,
             offset=state.offset,
             seed=state.config.seed,
-            steps=range(state.step, state.num_steps),
+            steps=range(state.step, self._end),
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
             device=state.device,
@@ -114,13 +134,15 @@ class Loop:
                 stop, done = self._step(batch)
                 if done is Verdict.ROLL_BACK:
                     return None
-                last = state.step == state.num_steps
+                last = state.step == self._end
                 if state.step % state.config.log_every == 0 or last:
                     self._report()
+                self._score = None
                 if self._validation and (state.step % state.config.validate_every == 0 or last):
-                    self._validate(self._validation)
+                    self._score = self._validate(self._validation)
+                self._saver.check()
                 if last or self._is_due(stop=stop):
-                    self._save()
+                    self._save(at_once=last or stop)
                 if stop and not last:
                     return Outcome.STOPPED
         return Outcome.FINISHED
@@ -128,7 +150,9 @@ class Loop:
     def _step(self, batch: Batch) -> tuple[bool, Verdict]:
         """Do one optimiser step; return whether any rank was asked to stop, and what was done about the step."""
         state, step = self._state, self._state.step
-        count, stops, audit = self._ranks.agree([batch.num_targets, self._member.stopping, batch.audit])
+        own = [batch.num_targets, self._member.stopping, batch.audit, self._ranks.rank == 0 and self._has_waited()]
+        count, stops, audit, times = self._ranks.agree(own)
+        self._is_time = times > 0
         log.debug("step %d rank %d samples %016x", step, self._ranks.rank, batch.audit & (2**64 - 1))
         state.gradients.clear()
         for part in batch.micro_batches(state.config.micro_batch):
@@ -174,6 +198,7 @@ class Loop:
     def _roll_back(self) -> None:
         """Return to the newest good checkpoint and pass over the samples since; Diverged where there is none."""
         state, step = self._state, self._state.step
+        self._saver.settle()
         loaded = self._checkpoints.newest() if self._ranks.rank == 0 else None
         own_name = (loaded.name if loaded else "") if self._ranks.rank == 0 else None
         name = self._ranks.share(f"rollback/{len(state.events)}", own_name)
@@ -232,8 +257,8 @@ class Loop:
             )
         self._logged_tokens, self._logged_at = state.tokens, now
 
-    def _validate(self, validation: Validation) -> None:
-        """Record the loss on held-out sequences; its time is not counted into the tokens a second."""
+    def _validate(self, validation: Validation) -> float | None:
+        """Record and return the loss on held-out sequences; its time is not counted into the tokens a second."""
         state, began, asked = self._state, self._clock(), 0
 
         def alive() -> None:
@@ -249,27 +274,39 @@ class Loop:
         if self._ranks.rank == 0:
             self._member.metric(step=state.step, tokens=state.tokens, **found)
         self._logged_at += self._clock() - began
+        return found.get("val_loss")
+
+    def _has_waited(self) -> bool:
+        return not self._saver.is_busy and self._clock() - self._saved_at >= self._state.config.checkpoint_seconds
 
     def _is_due(self, *, stop: bool) -> bool:
-        config = self._state.config
+        """Whether to write a checkpoint after this step: the same on all ranks, as all are needed for one."""
+        config, step = self._state.config, self._state.step
         if isinstance(config.nonfinite, RollBack):
-            return self._state.step % config.nonfinite.every == 0
-        if stop:
+            return step % config.nonfinite.every == 0
+        if stop or config.keep.keeps(step) or self._is_better():
             return True
         if config.checkpoint_steps is not None:
-            return self._state.step - self._saved_step >= config.checkpoint_steps
-        return self._clock() - self._saved_at >= config.checkpoint_seconds
+            return step - self._saved_step >= config.checkpoint_steps
+        return self._is_time
 
-    def _save(self) -> None:
-        """Write a checkpoint from rank 0; the others meet it again at the next step."""
+    def _is_better(self) -> bool:
+        """Whether held-out sequences were looked at after this step, and no checkpoint is as good."""
+        if self._score is None or not self._state.config.keep.best:
+            return False
+        (better,) = self._ranks.agree([self._ranks.rank == 0 and self._score < self._best])
+        return better > 0
+
+    def _save(self, *, at_once: bool) -> None:
+        """Write a checkpoint from rank 0 while training goes on, or `at_once`; the others meet it at the next step."""
         self._check()
         if self._ranks.rank == 0:
-            self._member.beat("checkpoint", self._state.step)
-            self._checkpoints.save(
-                step=self._state.step,
-                generation=self._member.generation,
-                tensors=self._state.tensors(),
-                state=self._state.record(),
-                may_commit=self._member.may_commit,
-            )
+            self._write(self._state.tensors(), at_once=at_once)
+        self._best = min(self._best, self._score or math.inf)
         self._saved_step, self._saved_at = self._state.step, self._clock()
+
+    def _write(self, tensors: Mapping[str, Mapping[str, Tensor]], *, at_once: bool) -> None:
+        self._member.beat("checkpoint", self._state.step)
+        self._saver.save(
+            step=self._state.step, tensors=tensors, state=self._state.record(), score=self._score, at_once=at_once
+        )

@@ -3,7 +3,8 @@
 Invariant: equal runs write equal bytes, however often they were killed and however often they logged.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,12 +13,39 @@ from marin.base.json import Json, pretty
 from marin.graph.files import Output
 from marin.model.hub import to_hugging_face_config
 from marin.model.weights import write_tensors
+from marin.train.config import TrainConfig
 from marin.train.nonfinite import StopRun
 from marin.train.start import RAW, STATE
 from marin.train.state import TrainingState
 
 SCHEMA = 1
 _POINTS = 200
+
+
+class Trained(Protocol):
+    """What is told of a run: `TrainingState` at its end, or a `marin.train.snapshot` of it on the way."""
+
+    @property
+    def config(self) -> TrainConfig: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that `losses` and `norms` are of."""
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def losses(self) -> Tensor: ...
+
+    @property
+    def norms(self) -> Tensor: ...
+
+    @property
+    def events(self) -> Sequence[Mapping[str, Json]]: ...
 
 
 def write_result(state: TrainingState, output: Output, *, eos_id: int | None) -> dict[str, Json]:
@@ -29,18 +57,9 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
     with output.open("model.safetensors") as file:
         write_tensors(file, state.average.state() if state.average else weights)
     output.write("config.json", pretty(to_hugging_face_config(state.config.model, eos_id=eos_id)).encode())
-    summary = summarise(state)
+    summary = summarise(state, parameters=sum(weight.numel() for weight in weights.values()))
     saved = state.record()
-    record = {
-        "schema": SCHEMA,
-        **summary,
-        "audit": saved["audit"],
-        "order": saved["order"],
-        "config": saved["config"],
-        "curve": curve(state),
-    }
-    if state.events:
-        record["events"] = list(state.events)
+    record = full_record(state, summary, saved)
     if state.config.keep_state:
         raw = {f"{RAW}{name}": tensor for name, tensor in weights.items()} if state.average else {}
         with output.open(STATE) as file:
@@ -50,7 +69,20 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
     return summary
 
 
-def summarise(state: TrainingState) -> dict[str, Json]:
+def full_record(state: Trained, summary: Mapping[str, Json], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `training.json` says of a run; `saved` is what a checkpoint of it records."""
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        **summary,
+        "audit": saved["audit"],
+        "order": saved["order"],
+        "config": saved["config"],
+        "curve": curve(state),
+    }
+    return {**record, "events": [dict(event) for event in state.events]} if state.events else record
+
+
+def summarise(state: Trained, *, parameters: int) -> dict[str, Json]:
     """Return the numbers that identify a run on a screen; `loss` is the mean of the last tenth of the steps."""
     tail = state.losses[-max(1, state.num_steps // 10) :].double()
     policy = state.config.nonfinite
@@ -58,13 +90,13 @@ def summarise(state: TrainingState) -> dict[str, Json]:
     return {
         "steps": state.step,
         "tokens": state.tokens,
-        "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
+        "parameters": parameters,
         "loss": _mean(tail),
         **counted,
     }
 
 
-def curve(state: TrainingState) -> list[Json]:
+def curve(state: Trained) -> list[Json]:
     """Return at most 200 points `{step, loss, grad_norm}`, each the mean over an equal window that ends at `step`.
 
     Skipped steps do not count; a window without any other has None.

@@ -80,6 +80,12 @@ class TrainingState:
         return self._first + self._passed_over
 
     @property
+    def saved_bytes(self) -> int:
+        """About how much `tensors` holds: weights, two moments, and their average."""
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
+        return weights * (4 if self.average else 3)
+
+    @property
     def updates(self) -> int:
         """Optimiser steps so far, those before the initial checkpoint included."""
         skipped = sum(event["action"] == "skip" for event in self.events)
@@ -116,6 +122,7 @@ class TrainingState:
             "config": science(self.config),
             "events": list(self.events),
             "passed_over": self._passed_over,
+            "updates": self.updates,
             "versions": {"torch": str(torch.__version__)},
         }
 

@@ -16,6 +16,7 @@ UNUSUAL = 3.0
 """A shard is worth a word once it runs for so many medians."""
 FORMING = "forming a gang"
 """How a gang begins to say that its ranks are being started; nothing says when that is over but their work."""
+CURVES = ("loss", "bits_per_byte")
 ENDED = ("cached", "done", "failed", "blocked", "stopped")
 
 
@@ -54,7 +55,9 @@ class StepRow:
     error: Mapping[str, Any] | None = None
     """`type`, `message`, `where`, `hint`."""
     curve: list[tuple[float, float]] = field(default_factory=list)
-    """(tokens or step, loss), in order of arrival."""
+    """(tokens or step, `curve_of`), in order of arrival."""
+    curve_of: str = "loss"
+    """What is told along the way: the first that comes of what is drawn as a curve."""
 
     @property
     def fraction(self) -> float:
@@ -173,9 +176,18 @@ def _apply(row: StepRow, event: Event) -> bool:
     elif kind == "metric" and event.get("rank", 0) == 0:
         values = event.get("values") or {}
         row.metrics.update(values)
-        if isinstance(values.get("loss"), int | float):
-            row.curve.append((float(values.get("tokens", values.get("step", len(row.curve)))), float(values["loss"])))
+        _extend_curve(row, values)
     return kind in ("progress", "metric") and _has_formed(row, event)
+
+
+def _extend_curve(row: StepRow, values: Mapping[str, Any]) -> None:
+    told = [name for name, value in values.items() if name in CURVES and isinstance(value, int | float)]
+    if not row.curve and told:
+        row.curve_of = told[0]
+    if row.curve_of in told:
+        x = float(values.get("tokens", values.get("step", len(row.curve))))
+        if not row.curve or row.curve[-1][0] != x:  # what is said again of one place is a summary at the end
+            row.curve.append((x, float(values[row.curve_of])))
 
 
 def _has_formed(row: StepRow, event: Event) -> bool:

@@ -14,6 +14,8 @@ from marin.graph.step import Step
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
     "Chat": "2 6088281bc2b545e8",
+    "AtStep": "1 995eae45349ac625",
+    "Chat": "1 4467fe5597688791",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 153a953ef2f0dcda",
     "Decontaminate": "1 9ba36b941cc9b6b5",
@@ -43,7 +45,10 @@ GOLDEN = {
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "2 6882b324269d5bb0",
     "Train": "1 4acc6fce53edd622",
+    "Tokenize": "2 98652a2c929e855e",
+    "Train": "1 995eae45349ac625",
     "TrainTokenizer": "1 68384f9e63c26981",
+    "Trajectory": "1 d599ac8d011c76a7",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
 

@@ -137,5 +137,6 @@ def test_placement_of_training_is_what_it_says():
         "recompute",
         "checkpoint_seconds",
         "checkpoint_steps",
+        "keep",
         *seen,
     }
