@@ -48,6 +48,7 @@ from marin.steps import (
     ExportTokens,
     Files,
     Filter,
+    FineTune,
     Generate,
     HuggingFace,
     ImportTokens,
@@ -69,6 +70,7 @@ from marin.steps import (
     TrainTokenizer,
 )
 from marin.train.config import AdamW, Constant, Cosine, Muon, WarmupStableDecay
+from marin.train.lora import Lora
 from marin.train.nonfinite import RollBack, SkipStep, StopRun
 from marin.train.ramp import BatchRamp
 

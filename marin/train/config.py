@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from marin.base.config import Config, ElideIf, Placement
 from marin.base.errors import ConfigurationError
 from marin.model.config import Decoder
+from marin.train.lora import Lora
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.ramp import BatchRamp, StepPlan, check_ramp, plan_steps
 
@@ -112,6 +113,10 @@ class TrainConfig(Config):
     """Whether the result holds what `carry="training"` takes over."""
     precision: Annotated[Precision, ElideIf("auto")] = "auto"
     """Dtype of products; weights, gradients, their sums and the optimiser are always fp32."""
+    lora: Annotated[Lora | None, ElideIf(None)] = None
+    """Adapters that train in place of the weights, which are added to the initial checkpoint's at the end."""
+    keep_config: Annotated[bool, ElideIf(False)] = False
+    """Whether the result keeps the initial checkpoint's context and special tokens, where those are more."""
     recompute: Placement[Recompute] = "none"
     """`block`: keep the input of each layer alone and compute the layer again for its gradients."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)

@@ -5,11 +5,13 @@
 
 import inspect
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import torch._dynamo  # noqa: F401  the first optimiser imports it, for 1 s: here a fork server does, once for all ranks
+import torch
+import torch._dynamo  # the first optimiser imports it, for 1 s: here a fork server does, once for all ranks
 
 from marin.base.errors import ConfigurationError, DataError, Interrupted
 from marin.base.json import Json
@@ -19,6 +21,9 @@ from marin.data.tokenizer import load_tokenizer
 from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Member
 from marin.graph.files import FileRef, Output
+from marin.model.config import Decoder
+from marin.model.init import build
+from marin.train.adapters import Adapters
 from marin.train.checkpoint import Checkpoints
 from marin.train.config import TrainConfig, warmup_error
 from marin.train.feed import SequenceSource
@@ -31,7 +36,16 @@ from marin.train.state import TrainingState
 from marin.train.token_bytes import token_bytes
 from marin.train.validation import HeldOut
 
-__all__ = ["files_of", "open_rendezvous", "record_of", "resolved", "train_rank", "train_source"]
+__all__ = [
+    "files_of",
+    "open_decoder",
+    "open_rendezvous",
+    "record_of",
+    "resolved",
+    "tokens_of",
+    "train_rank",
+    "train_source",
+]
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +132,7 @@ def check_source(config: TrainConfig, source: SequenceSource) -> None:
         )
 
 
-def check_validation(validation: Sequences | None, data: Sequences) -> None:
+def check_validation(validation: Sequences | None, data: Sequences, *, step: str = "Train") -> None:
     """Raise ConfigurationError or DataError unless held-out sequences are packed and tokenized as the data are."""
     if validation is None:
         return
@@ -126,10 +140,10 @@ def check_validation(validation: Sequences | None, data: Sequences) -> None:
         if validation.meta[name] != data.meta[name]:
             raise ConfigurationError(
                 f"the held-out sequences have `{name}` {validation.meta[name]}, the data {data.meta[name]}",
-                where="Train.validation",
+                where=f"{step}.validation",
                 hint="tokenize and pack both with the same steps",
             )
-    check_tokenizer(data, validation, where="Train.validation", of="the held-out sequences'")
+    check_tokenizer(data, validation, where=f"{step}.validation", of="the held-out sequences'")
 
 
 def read_held_out(validation: Sequences, config: TrainConfig) -> HeldOut:
@@ -141,22 +155,36 @@ def read_held_out(validation: Sequences, config: TrainConfig) -> HeldOut:
     return HeldOut(source, sizes)
 
 
-def resolved(config: TrainConfig, data: Sequences, *, world_size: int, init: Checkpoint | None = None) -> TrainConfig:
+def open_decoder(init: Checkpoint) -> Decoder:
+    """Return the shape of a checkpoint's model, its context left open, as rows may be shorter."""
+    return read_decoder(init).model_copy(update={"context": None})
+
+
+def tokens_of(data: Sequences, *, epochs: float) -> int:
+    """Return the positions of so many passes over the data."""
+    context: int = data.meta["context"]
+    return math.ceil(epochs * len(SequenceData(data.shards, context))) * context
+
+
+def resolved(
+    config: TrainConfig, data: Sequences, *, world_size: int, init: Checkpoint | None = None, step: str = "Train"
+) -> TrainConfig:
     """Return the configuration with what the data decide filled in; raises ConfigurationError if they disagree.
 
-    With an initial checkpoint its model must be the one to train, and its tokenizer that of the data.
+    With an initial checkpoint its model must be the one to train, and its tokenizer that of the data. `step` is whose
+    fields are named.
     """
     context = data.meta["context"]
     if data.meta.get("num_target_tokens") == 0:
         raise DataError(
             "no token of the data is a target: there is nothing to learn",
-            where="Train.data",
+            where=f"{step}.data",
             hint="look at the loss masks with `marin cat`, or at the documents that are left",
         )
     model = config.model
     if init is not None:
-        model = matched(model, read_decoder(init), context=context)
-        check_tokenizer(data, init, where="Train.init", of="the initial checkpoint's")
+        model = matched(model, read_decoder(init), context=context, step=step)
+        check_tokenizer(data, init, where=f"{step}.init", of="the initial checkpoint's")
     model = model.with_data(vocab_size=data.meta["vocab_size"], context=context)
     if config.smallest_batch < world_size:
         raise ConfigurationError(
@@ -166,6 +194,8 @@ def resolved(config: TrainConfig, data: Sequences, *, world_size: int, init: Che
         )
     if config.schedule.warmup_steps >= config.num_steps(context):
         raise warmup_error(config, context)
+    if config.lora is not None:
+        Adapters(build(model, torch.device("meta")), config.lora)
     return config.model_copy(update={"model": model})
 
 

@@ -132,12 +132,16 @@ class Loop:
         log.debug("step %d rank %d samples %016x", step, self._ranks.rank, batch.audit & (2**64 - 1))
         state.gradients.clear()
         for part in batch.micro_batches(state.config.micro_batch):
+            if state.adapters is not None:
+                state.adapters.draw(part.samples)
             with autocast(state.config.precision, state.device):
                 loss = state.model.loss_sum(
                     part.tokens, part.targets, part.segments, part.positions, z_loss=state.config.z_loss
                 ) / max(1, count)
             loss.backward()  # type: ignore[no-untyped-call]
             state.gradients.loss += loss.detach()
+        if state.adapters is not None:
+            state.adapters.draw(None)
         self._ranks.add(state.gradients.summed)
         state.norms[step] = state.gradients.clip(state.config.clip)
         state.losses[step] = state.gradients.loss

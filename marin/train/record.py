@@ -10,13 +10,16 @@ from torch import Tensor
 
 from marin.base.json import Json, pretty
 from marin.graph.files import Output
-from marin.model.hub import to_hugging_face_config
+from marin.model.hub import from_hugging_face_config, to_hugging_face_config
 from marin.model.weights import write_tensors
+from marin.train.adapters import peft_config, peft_tensors
 from marin.train.nonfinite import StopRun
 from marin.train.start import RAW, STATE
 from marin.train.state import TrainingState
 
 SCHEMA = 1
+ADAPTER = "adapter"
+"""Folder of the adapters in peft's form; transformers would add what lies beside the weights to them once more."""
 _POINTS = 200
 
 
@@ -25,10 +28,15 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
 
     The weights are the average where one was kept. With `keep_state` also what a branch of this run carries on.
     """
-    weights = dict(state.model.named_parameters())
+    learnt = state.average.state() if state.average else state.trained
     with output.open("model.safetensors") as file:
-        write_tensors(file, state.average.state() if state.average else weights)
-    output.write("config.json", pretty(to_hugging_face_config(state.config.model, eos_id=eos_id)).encode())
+        write_tensors(file, state.adapters.merged(learnt) if state.adapters else learnt)
+    if state.config.lora is not None:
+        with output.open(f"{ADAPTER}/adapter_model.safetensors") as file:
+            write_tensors(file, peft_tensors(learnt))
+        described = peft_config(state.config.lora, learnt, is_gpt2=state.config.model.family == "gpt2")
+        output.write(f"{ADAPTER}/adapter_config.json", pretty(described).encode())
+    output.write("config.json", pretty(hugging_face_config(state, eos_id=eos_id)).encode())
     summary = summarise(state)
     saved = state.record()
     record = {
@@ -42,7 +50,7 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
     if state.events:
         record["events"] = list(state.events)
     if state.config.keep_state:
-        raw = {f"{RAW}{name}": tensor for name, tensor in weights.items()} if state.average else {}
+        raw = {f"{RAW}{name}": tensor for name, tensor in state.trained.items()} if state.average else {}
         with output.open(STATE) as file:
             write_tensors(file, {**state.update.state(), **raw})
         record["state"] = {"updates": state.updates, "position": saved["position"]}
@@ -50,15 +58,38 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
     return summary
 
 
+def hugging_face_config(state: TrainingState, *, eos_id: int | None) -> dict[str, Json]:
+    """Return the result's `config.json`.
+
+    With `keep_config` it has the base's context, its `bos_token_id`, and its ends of text after that of the data.
+    """
+    model, base = state.config.model, state.base_config
+    if not state.config.keep_config:
+        return to_hugging_face_config(model, eos_id=eos_id)
+    kept = model.model_copy(update={"context": from_hugging_face_config(base).context or model.context})
+    given = base.get("eos_token_id")
+    ends = list(
+        dict.fromkeys(end for end in [eos_id, *(given if isinstance(given, list) else [given])] if end is not None)
+    )
+    record = to_hugging_face_config(kept, eos_id=None)
+    return {
+        **record,
+        "bos_token_id": base.get("bos_token_id"),
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+    }
+
+
 def summarise(state: TrainingState) -> dict[str, Json]:
     """Return the numbers that identify a run on a screen; `loss` is the mean of the last tenth of the steps."""
     tail = state.losses[-max(1, state.num_steps // 10) :].double()
     policy = state.config.nonfinite
+    adapted = sum(p.numel() for p in state.trained.values()) if state.adapters else None
     counted: dict[str, Json] = {} if isinstance(policy, StopRun) else {"nonfinite_steps": len(state.events)}
     return {
         "steps": state.step,
         "tokens": state.tokens,
-        "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in state.model.parameters()) - (adapted or 0),
+        **({"trained_parameters": adapted} if adapted is not None else {}),
         "loss": _mean(tail),
         **counted,
     }

@@ -17,6 +17,7 @@ from marin.base.json import Json
 from marin.model.decoder import LanguageModel
 from marin.model.hub import load_weights
 from marin.model.init import build, initialise
+from marin.train.adapters import Adapters
 from marin.train.config import TrainConfig
 from marin.train.ema import WeightAverage
 from marin.train.feed import SequenceSource
@@ -53,9 +54,15 @@ class TrainingState:
             initialise(self.model, config.seed)
         else:
             load_weights(self.model, start.weights)
-        self.gradients = Gradients(self.model.parameters())
-        self.update = ParameterUpdate(dict(self.model.named_parameters()), config.optimizer)
-        self.average = WeightAverage(dict(self.model.named_parameters()), config.ema) if config.ema else None
+        self.base_config: Mapping[str, Any] = start.config if start else {}
+        self.adapters = Adapters(self.model, config.lora) if config.lora else None
+        if self.adapters is not None:
+            self.adapters.initialise(config.seed)
+        self.trained = self.adapters.parameters() if self.adapters else dict(self.model.named_parameters())
+        """What is updated, by name; nothing else is saved, as nothing else changes."""
+        self.gradients = Gradients(self.trained.values())
+        self.update = ParameterUpdate(self.trained, config.optimizer)
+        self.average = WeightAverage(self.trained, config.ema) if config.ema else None
         self.losses = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self.norms = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self._order: dict[str, Json] = {
@@ -103,7 +110,7 @@ class TrainingState:
         curves = {"curve.loss": self.losses, "curve.grad_norm": self.norms}
         optimizer = {**self.update.state(), **curves}
         averages = {"ema": self.average.state()} if self.average else {}
-        return {"model": dict(self.model.named_parameters()), "optimizer": optimizer, **averages}
+        return {"model": dict(self.trained), "optimizer": optimizer, **averages}
 
     def record(self) -> dict[str, Json]:
         """Return the JSON part: cursor, what the order depends on, configuration, versions."""
@@ -123,7 +130,10 @@ class TrainingState:
         """Become what was saved; raises CheckpointError naming the first difference if that was another run."""
         compare(record["order"], self._order, where=where, what="data")
         compare(record["config"], science(self.config), where=where, what="configuration")
-        load_weights(self.model, tensors["model"])
+        if self.adapters is not None:
+            self.adapters.load(tensors["model"])
+        else:
+            load_weights(self.model, tensors["model"])
         rest = dict(tensors["optimizer"])
         with torch.no_grad():
             self.losses.copy_(rest.pop("curve.loss"))
