@@ -30,12 +30,13 @@ _DRAWS = 24
 class Adapters:
     """The adapters of one model, whose other parameters no longer train. Their values are undefined at first."""
 
-    def __init__(self, model: LanguageModel, lora: Lora) -> None:
+    def __init__(self, model: LanguageModel, lora: Lora, *, seed: int) -> None:
+        """`seed`: of initial values and of dropout."""
         self._lora = lora
         self._model = model
         self._modules = _targets(model, lora)
         self._samples_B: Tensor | None = None
-        self._salts: dict[str, int] = {}
+        self._seed = seed
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         for name, module in self._modules.items():
@@ -46,14 +47,13 @@ class Adapters:
             module.register_forward_hook(self._added(name))
 
     @torch.no_grad()
-    def initialise(self, seed: int) -> None:
-        """Fill A from U(-1 / sqrt(I), 1 / sqrt(I)) by seed and name, and B with zeros; `seed` also is dropout's."""
+    def initialise(self) -> None:
+        """Fill A from U(-1 / sqrt(I), 1 / sqrt(I)) by seed and name, and B with zeros."""
         for name, module in self._modules.items():
             matrix_RI = torch.empty(module.lora_A.shape)
             bound = 1 / math.sqrt(matrix_RI.shape[1])
-            module.lora_A.copy_(matrix_RI.uniform_(-bound, bound, generator=generator(seed, f"{name}.lora_A")))
+            module.lora_A.copy_(matrix_RI.uniform_(-bound, bound, generator=generator(self._seed, f"{name}.lora_A")))
             module.lora_B.zero_()
-            self._salts[name] = _salt(seed, name)
 
     def draw(self, samples_B: Tensor | None) -> None:
         """Say which stream positions the next rows have, int64 `[B]`; None: nothing is left out from now on."""
@@ -94,12 +94,12 @@ class Adapters:
         return change
 
     def _added(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-        scale, dropout = self._lora.scale, self._lora.dropout
+        scale, dropout, salt = self._lora.scale, self._lora.dropout, _salt(self._seed, name)
 
         def add(module: Any, inputs: tuple[Tensor, ...], out: Tensor) -> Tensor:  # Any: torch finds parameters late
             x = inputs[0]
             if dropout and self._samples_B is not None:
-                x = x * kept(self._samples_B, x, salt=self._salts[name], dropout=dropout) / (1 - dropout)
+                x = x * kept(self._samples_B, x, salt=salt, dropout=dropout) / (1 - dropout)
             return out + F.linear(F.linear(x, module.lora_A), module.lora_B) * scale
 
         return add

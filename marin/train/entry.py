@@ -195,7 +195,7 @@ def resolved(
     if config.schedule.warmup_steps >= config.num_steps(context):
         raise warmup_error(config, context)
     if config.lora is not None:
-        Adapters(build(model, torch.device("meta")), config.lora)
+        Adapters(build(model, torch.device("meta")), config.lora, seed=config.seed)  # refuses unknown targets
     return config.model_copy(update={"model": model})
 
 

@@ -50,7 +50,7 @@ def estimate(config: TrainConfig, *, world_size: int, device_type: str) -> Memor
     """Return the memory of a rank; `config` must be resolved. Takes some tenths of a second."""
     model = build(config.model, torch.device("meta"))
     if config.lora:
-        Adapters(model, config.lora)
+        Adapters(model, config.lora, seed=config.seed)
     sizes = {name: parameter.numel() * _FP32 for name, parameter in model.named_parameters()}
     shapes = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     trained = sum(sizes[name] for name in shapes)
@@ -106,7 +106,7 @@ def _kept(config: TrainConfig, layers: int, rows: int, device_type: str) -> int:
     kept: dict[int, Tensor] = {}
     with FakeTensorMode():
         model = LanguageModel(config.model.model_copy(update={"layers": layers}))
-        adapters = Adapters(model, config.lora) if config.lora else None
+        adapters = Adapters(model, config.lora, seed=config.seed) if config.lora else None
         own = {_storage(parameter) for parameter in model.parameters()}
 
         def note(tensor: Tensor) -> Tensor:

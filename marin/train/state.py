@@ -55,9 +55,9 @@ class TrainingState:
         else:
             load_weights(self.model, start.weights)
         self.base_config: Mapping[str, Any] = start.config if start else {}
-        self.adapters = Adapters(self.model, config.lora) if config.lora else None
+        self.adapters = Adapters(self.model, config.lora, seed=config.seed) if config.lora else None
         if self.adapters is not None:
-            self.adapters.initialise(config.seed)
+            self.adapters.initialise()
         self.trained = self.adapters.parameters() if self.adapters else dict(self.model.named_parameters())
         """What is updated, by name; nothing else is saved, as nothing else changes."""
         self.gradients = Gradients(self.trained.values())
