@@ -1,16 +1,17 @@
 """`FineTune`: a trained model taught on more data, most often conversations, whole or through small adapters."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from marin.base.config import ElideIf, Placement
+from marin.base.config import ElideIf, Placement, Several
 from marin.base.errors import ConfigurationError
 from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Context
 from marin.graph.resources import Resources
 from marin.graph.step import Step
 from marin.train.config import Cosine, Optimizer, Precision, Recompute, Schedule, TrainConfig
+from marin.train.early_stop import EarlyStop, check_stop
 from marin.train.lora import Lora
 from marin.train.nonfinite import NonFinite, StopRun
 
@@ -49,12 +50,22 @@ class FineTune(Step[Checkpoint]):
     """What a loss or gradient that is no number costs: `StopRun`, `SkipStep` or `RollBack`."""
     precision: Annotated[Precision, ElideIf("auto")] = "auto"
     """Dtype of products: `auto` takes bf16 on CUDA and fp32 on the CPU; weights and gradients always are fp32."""
+    stop: Annotated[EarlyStop | None, ElideIf(None)] = None
+    """What ends the run early; the checkpoint is of the step at which it ended."""
+    stop_data: Annotated[Step[Sequences] | None, ElideIf(None)] = None
+    """Held-out sequences, tokenized and packed alike, whose loss decides that; unlike `validation` they count."""
     validation: Placement[Step[Sequences] | None] = None
     """Held-out rows, tokenized and packed alike, whose loss and bits per byte go to the metrics and nowhere else."""
     validate_every: Placement[int] = Field(default=250, ge=1)
     """Steps between looks at them; the last step always is one."""
     validate_sequences: Placement[int] = Field(default=256, ge=1)
     """How many of them are looked at: the first ones."""
+    prompts: Placement[Several[str]] = ()
+    """Texts that the model continues now and then, for people to read: they go to the events and the rank's log."""
+    sample_every: Placement[int] = Field(default=250, ge=1)
+    """Steps between such samples; the last step always has some."""
+    sample_tokens: Placement[int] = Field(default=32, ge=1)
+    """Tokens of a sample."""
     recompute: Placement[Recompute] = "none"
     """`block`: less memory for a third more computing; each layer is computed again for its gradients."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
@@ -63,6 +74,11 @@ class FineTune(Step[Checkpoint]):
     """Time between checkpoints."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        check_stop(self.stop, has_data=self.stop_data is not None, where="FineTune")
+        return self
 
     def check_resources(self, resources: Resources) -> None:
         """Refuse more ranks than rows of a step."""
@@ -79,6 +95,7 @@ class FineTune(Step[Checkpoint]):
 
         data, init = ctx.load(self.data), ctx.load(self.init)
         validation = ctx.load(self.validation) if self.validation else None
+        stop_data = ctx.load(self.stop_data) if self.stop_data else None
         config = TrainConfig(
             model=entry.open_decoder(init),
             keep_config=True,
@@ -99,8 +116,13 @@ class FineTune(Step[Checkpoint]):
             log_every=self.log_every,
             validate_every=self.validate_every,
             validate_sequences=self.validate_sequences,
+            stop=self.stop,
+            prompts=self.prompts,
+            sample_every=self.sample_every,
+            sample_tokens=self.sample_tokens,
         )
         entry.check_validation(validation, data, step="FineTune")
+        entry.check_validation(stop_data, data, step="FineTune", field="stop_data")
         entry.resolved(config, data, world_size=1, init=init, step="FineTune")  # before devices are asked for
         results = ctx.gang(
             entry.train_rank,
@@ -109,6 +131,7 @@ class FineTune(Step[Checkpoint]):
             data=data,
             init=init,
             validation=validation,
+            stop_data=stop_data,
             checkpoints=ctx.checkpoints,
             output=ctx.output,
         )

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from marin.base.config import ElideIf, Placement
+from marin.base.config import ElideIf, Placement, Several
 from marin.base.errors import ConfigurationError
 from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Context
@@ -12,6 +12,7 @@ from marin.graph.resources import Resources
 from marin.graph.step import Step
 from marin.model.config import Decoder
 from marin.train.config import Carry, Optimizer, Precision, Recompute, Schedule, TrainConfig, WarmupStableDecay
+from marin.train.early_stop import EarlyStop, check_stop
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.ramp import BatchRamp, check_ramp
 
@@ -52,6 +53,10 @@ class Train(Step[Checkpoint]):
     """Keep packed documents apart: a token sees its own document only, with positions from the document's start."""
     precision: Annotated[Precision, ElideIf("auto")] = "auto"
     """Dtype of products: `auto` takes bf16 on CUDA and fp32 on the CPU; weights and gradients always are fp32."""
+    stop: Annotated[EarlyStop | None, ElideIf(None)] = None
+    """What ends the run early; the checkpoint is of the step at which it ended."""
+    stop_data: Annotated[Step[Sequences] | None, ElideIf(None)] = None
+    """Held-out sequences, tokenized and packed alike, whose loss decides that; unlike `validation` they count."""
     validation: Placement[Step[Sequences] | None] = None
     """Held-out sequences, tokenized and packed alike: their loss and bits per byte go to the metrics and nowhere else,
     so that adding them retrains nothing."""
@@ -59,6 +64,12 @@ class Train(Step[Checkpoint]):
     """Steps between looks at them; the last step always is one."""
     validate_sequences: Placement[int] = Field(default=256, ge=1)
     """How many of them are looked at: the first ones."""
+    prompts: Placement[Several[str]] = ()
+    """Texts that the model continues now and then, for people to read: they go to the events and the rank's log."""
+    sample_every: Placement[int] = Field(default=250, ge=1)
+    """Steps between such samples; the last step always has some."""
+    sample_tokens: Placement[int] = Field(default=32, ge=1)
+    """Tokens of a sample."""
     recompute: Placement[Recompute] = "none"
     """`block`: less memory for a third more computing; each layer is computed again for its gradients."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
@@ -71,6 +82,7 @@ class Train(Step[Checkpoint]):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         check_ramp(self.ramp, self.batch, where="Train")
+        check_stop(self.stop, has_data=self.stop_data is not None, where="Train")
         if self.carry == "training" and self.init is None:
             raise ConfigurationError(
                 "there is no initial checkpoint whose training could be carried on",
@@ -115,10 +127,16 @@ class Train(Step[Checkpoint]):
             log_every=self.log_every,
             validate_every=self.validate_every,
             validate_sequences=self.validate_sequences,
+            stop=self.stop,
+            prompts=self.prompts,
+            sample_every=self.sample_every,
+            sample_tokens=self.sample_tokens,
         )
         data, init = ctx.load(self.data), ctx.load(self.init) if self.init else None
         validation = ctx.load(self.validation) if self.validation else None
+        stop_data = ctx.load(self.stop_data) if self.stop_data else None
         entry.check_validation(validation, data)
+        entry.check_validation(stop_data, data, field="stop_data")
         entry.resolved(config, data, world_size=1, init=init)  # wrong fields are named before devices are asked for
         results = ctx.gang(
             entry.train_rank,
@@ -127,6 +145,7 @@ class Train(Step[Checkpoint]):
             data=data,
             init=init,
             validation=validation,
+            stop_data=stop_data,
             checkpoints=ctx.checkpoints,
             output=ctx.output,
         )

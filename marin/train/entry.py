@@ -27,11 +27,22 @@ from marin.train.adapters import Adapters
 from marin.train.checkpoint import Checkpoints
 from marin.train.config import TrainConfig, warmup_error
 from marin.train.feed import SequenceSource
+from marin.train.looks import Watched
 from marin.train.loop import Loop, Outcome
 from marin.train.memory import check_fits, estimate
 from marin.train.ranks import device_of, join, memory_of, open_rendezvous
 from marin.train.record import write_result
-from marin.train.start import Start, check_tokenizer, matched, read_decoder, read_start, tokenizer_bytes
+from marin.train.samples import Speaker
+from marin.train.start import (
+    Start,
+    check_tokenizer,
+    config_of,
+    end_ids,
+    matched,
+    read_decoder,
+    read_start,
+    tokenizer_bytes,
+)
 from marin.train.state import TrainingState
 from marin.train.token_bytes import token_bytes
 from marin.train.validation import HeldOut
@@ -59,15 +70,17 @@ def train_rank(
     output: Output,
     init: Checkpoint | None = None,
     validation: Sequences | None = None,
+    stop_data: Sequences | None = None,
 ) -> dict[str, Json]:
     """Train as one rank of a gang, from the newest checkpoint if there is one; rank 0 writes the result.
 
     `init`: a checkpoint of another run or model, from which the first step starts. `validation`: held-out sequences,
-    whose loss goes to the metrics.
+    whose loss goes to the metrics. `stop_data`: such as decide whether the run goes on, where `config.stop` says so.
     Returns `{"files": [...], "record": {...}}` from rank 0, or `{"stopped": step}` after a stop that was asked for.
     """
     ready = resolved(config, data, world_size=member.world_size, init=init)
     check_validation(validation, data)
+    check_validation(stop_data, data, field="stop_data")
     assert ready.model.context is not None
     source = SequenceData(data.shards, ready.model.context)
     result = train_source(
@@ -78,7 +91,11 @@ def train_rank(
         output=output,
         eos_id=data.meta.get("eos_id"),
         start=read_start(init, carry_training=ready.carry == "training") if init else None,
-        held_out=read_held_out(validation, ready) if validation else None,
+        watched=Watched(
+            held_out=read_held_out(validation, ready) if validation else None,
+            stop_data=read_held_out(stop_data, ready) if stop_data else None,
+            speaker=speaker_of(ready, data, init) if ready.prompts else None,
+        ),
     )
     if member.rank == 0 and "stopped" not in result:
         copied = [file for file in data.contents.files if file.path == "tokenizer.json"]
@@ -97,19 +114,21 @@ def train_source(
     output: Output,
     eos_id: int | None = None,
     start: Start | None = None,
-    held_out: HeldOut | None = None,
+    watched: Watched | None = None,
 ) -> dict[str, Json]:
     """Train on any numbered sequences; `config` must be resolved. Returns what `train_rank` returns."""
     check_source(config, source)
-    if held_out is not None:
-        check_source(config, held_out.source)
+    watched = watched or Watched()
+    for looked_at in (watched.held_out, watched.stop_data):
+        if looked_at is not None:
+            check_source(config, looked_at.source)
     device = device_of(member)
     needed = estimate(config, world_size=member.world_size, device_type=device.type)
     log.info("a rank needs about %s of memory, %s of it lasting", *map(format_size, (needed.total, needed.lasting)))
     check_fits(needed, memory_of(device), where=f"{device}")
     ranks = join(member, device)
     state = TrainingState(config, source, device, start)
-    loop = Loop(state, source, Checkpoints(checkpoints), member=member, ranks=ranks, held_out=held_out)
+    loop = Loop(state, source, Checkpoints(checkpoints), member=member, ranks=ranks, watched=watched)
     loop.resume()
     outcome = loop.run()
     ranks.close()
@@ -132,7 +151,9 @@ def check_source(config: TrainConfig, source: SequenceSource) -> None:
         )
 
 
-def check_validation(validation: Sequences | None, data: Sequences, *, step: str = "Train") -> None:
+def check_validation(
+    validation: Sequences | None, data: Sequences, *, step: str = "Train", field: str = "validation"
+) -> None:
     """Raise ConfigurationError or DataError unless held-out sequences are packed and tokenized as the data are."""
     if validation is None:
         return
@@ -140,10 +161,10 @@ def check_validation(validation: Sequences | None, data: Sequences, *, step: str
         if validation.meta[name] != data.meta[name]:
             raise ConfigurationError(
                 f"the held-out sequences have `{name}` {validation.meta[name]}, the data {data.meta[name]}",
-                where=f"{step}.validation",
+                where=f"{step}.{field}",
                 hint="tokenize and pack both with the same steps",
             )
-    check_tokenizer(data, validation, where=f"{step}.validation", of="the held-out sequences'")
+    check_tokenizer(data, validation, where=f"{step}.{field}", of="the held-out sequences'")
 
 
 def read_held_out(validation: Sequences, config: TrainConfig) -> HeldOut:
@@ -153,6 +174,23 @@ def read_held_out(validation: Sequences, config: TrainConfig) -> HeldOut:
     tokenizer = tokenizer_bytes(validation)
     sizes = token_bytes(load_tokenizer(tokenizer), config.model.vocabulary) if tokenizer else None
     return HeldOut(source, sizes)
+
+
+def speaker_of(config: TrainConfig, data: Sequences, init: Checkpoint | None) -> Speaker:
+    """Return what continues the configuration's prompts; raises DataError where the data have no tokenizer."""
+    tokenizer, eos = tokenizer_bytes(data), data.meta.get("eos_id")
+    if tokenizer is None:
+        raise DataError(
+            "the data have no tokenizer with which prompts could be read",
+            where="Train.prompts",
+            hint="leave `prompts` out, or tokenize with a step of marin",
+        )
+    kept = config_of(init) if init is not None and config.keep_config else {}
+    begins = () if eos is None or kept.get("bos_token_id") is not None else (eos,)
+    ends = set(end_ids(kept.get("eos_token_id"))) | set(end_ids(eos))
+    return Speaker(
+        load_tokenizer(tokenizer), config.prompts, max_tokens=config.sample_tokens, begins=begins, ends=sorted(ends)
+    )
 
 
 def open_decoder(init: Checkpoint) -> Decoder:

@@ -17,13 +17,13 @@ from marin.base.errors import MarinError
 from marin.graph.context import Member
 from marin.train.checkpoint import Checkpoints
 from marin.train.feed import Batch, Feed, SequenceSource
+from marin.train.looks import Looks, Watched
 from marin.train.nonfinite import RollBack, StopRun, Verdict, verdict
 from marin.train.order import samples
 from marin.train.precision import autocast
 from marin.train.ranks import Ranks
 from marin.train.schedule import factor
 from marin.train.state import TrainingState
-from marin.train.validation import HeldOut, Validation
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Loop:
         *,
         member: Member,
         ranks: Ranks,
-        held_out: HeldOut | None = None,
+        watched: Watched | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
@@ -63,12 +63,7 @@ class Loop:
         self._checked = state.step
         self._saved_step, self._saved_at = state.step, clock()
         self._logged_tokens, self._logged_at = state.tokens, clock()
-        self._validation = held_out and Validation(
-            held_out,
-            sequences=state.config.validate_sequences,
-            documents=state.config.document_mask,
-            device=state.device,
-        )
+        self._looks = Looks(watched or Watched(), state, member=member, ranks=ranks, clock=clock)
 
     def resume(self) -> None:
         """Continue from the newest good checkpoint: rank 0 chooses and verifies it, the others load the same."""
@@ -102,7 +97,7 @@ class Loop:
             plan=state.plan,
             offset=state.offset,
             seed=state.config.seed,
-            steps=range(state.step, state.num_steps),
+            steps=range(state.step, state.step if state.ended else state.num_steps),
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
             device=state.device,
@@ -114,14 +109,16 @@ class Loop:
                 stop, done = self._step(batch)
                 if done is Verdict.ROLL_BACK:
                     return None
-                last = state.step == state.num_steps
+                self._looks.decide()
+                last = state.ended
                 if state.step % state.config.log_every == 0 or last:
                     self._report()
-                if self._validation and (state.step % state.config.validate_every == 0 or last):
-                    self._validate(self._validation)
+                self._logged_at += self._looks.take()  # no part of the tokens a second
                 if last or self._is_due(stop=stop):
                     self._save()
-                if stop and not last:
+                if last:
+                    break  # where a run ends early, the feed has more
+                if stop:
                     return Outcome.STOPPED
         return Outcome.FINISHED
 
@@ -235,24 +232,6 @@ class Loop:
                 plan.sequences(state.step) * context, plan.sequences(state.num_steps) * context, "tokens"
             )
         self._logged_tokens, self._logged_at = state.tokens, now
-
-    def _validate(self, validation: Validation) -> None:
-        """Record the loss on held-out sequences; its time is not counted into the tokens a second."""
-        state, began, asked = self._state, self._clock(), 0
-
-        def alive() -> None:
-            nonlocal asked
-            asked += 1
-            self._member.beat(f"validate {asked}", state.step)
-
-        share = -(-state.config.batch // self._ranks.world_size)
-        with autocast(state.config.precision, state.device):
-            found = validation.losses(
-                state.model, self._ranks, micro_batch=state.config.micro_batch or share, alive=alive
-            )
-        if self._ranks.rank == 0:
-            self._member.metric(step=state.step, tokens=state.tokens, **found)
-        self._logged_at += self._clock() - began
 
     def _is_due(self, *, stop: bool) -> bool:
         config = self._state.config

@@ -14,7 +14,7 @@ from marin.model.hub import from_hugging_face_config, to_hugging_face_config
 from marin.model.weights import write_tensors
 from marin.train.adapters import peft_config, peft_tensors
 from marin.train.nonfinite import StopRun
-from marin.train.start import RAW, STATE
+from marin.train.start import RAW, STATE, end_ids
 from marin.train.state import TrainingState
 
 SCHEMA = 1
@@ -47,6 +47,9 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
         "config": saved["config"],
         "curve": curve(state),
     }
+    if state.config.stop is not None:
+        looks: list[Json] = [{"step": look.step, "loss": look.loss} for look in state.looks]
+        record["stop"] = {"reason": state.stop_reason, "looks": looks}
     if state.events:
         record["events"] = list(state.events)
     if state.config.keep_state:
@@ -67,21 +70,17 @@ def hugging_face_config(state: TrainingState, *, eos_id: int | None) -> dict[str
     if not state.config.keep_config:
         return to_hugging_face_config(model, eos_id=eos_id)
     kept = model.model_copy(update={"context": from_hugging_face_config(base).context or model.context})
-    given = base.get("eos_token_id")
-    ends = list(
-        dict.fromkeys(end for end in [eos_id, *(given if isinstance(given, list) else [given])] if end is not None)
-    )
-    record = to_hugging_face_config(kept, eos_id=None)
-    return {
-        **record,
+    ends = list(dict.fromkeys([*end_ids(eos_id), *end_ids(base.get("eos_token_id"))]))
+    special: dict[str, Json] = {
         "bos_token_id": base.get("bos_token_id"),
-        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        "eos_token_id": list[Json](ends) if len(ends) > 1 else ends[0] if ends else None,
     }
+    return {**to_hugging_face_config(kept), **special}
 
 
 def summarise(state: TrainingState) -> dict[str, Json]:
     """Return the numbers that identify a run on a screen; `loss` is the mean of the last tenth of the steps."""
-    tail = state.losses[-max(1, state.num_steps // 10) :].double()
+    tail = state.losses[: state.step][-max(1, state.step // 10) :].double()
     policy = state.config.nonfinite
     adapted = sum(p.numel() for p in state.trained.values()) if state.adapters else None
     counted: dict[str, Json] = {} if isinstance(policy, StopRun) else {"nonfinite_steps": len(state.events)}
@@ -100,7 +99,7 @@ def curve(state: TrainingState) -> list[Json]:
 
     Skipped steps do not count; a window without any other has None.
     """
-    num_steps = state.num_steps
+    num_steps = state.step
     num_points = min(num_steps, _POINTS)
     points: list[Any] = []
     losses, norms = state.losses.double().cpu(), state.norms.double().cpu()

@@ -53,10 +53,16 @@ class Start(NamedTuple):
 
 def read_decoder(checkpoint: Checkpoint) -> Decoder:
     """Return the shape of a checkpoint's model."""
-    return from_hugging_face_config(_config(checkpoint))
+    return from_hugging_face_config(config_of(checkpoint))
 
 
-def _config(checkpoint: Checkpoint) -> dict[str, Any]:  # Any: JSON
+def end_ids(named: Any) -> list[int]:  # Any: JSON
+    """Return the ids that `eos_token_id` names: none, one, or several."""
+    return [] if named is None else list(named) if isinstance(named, list) else [named]
+
+
+def config_of(checkpoint: Checkpoint) -> dict[str, Any]:  # Any: JSON
+    """Return a checkpoint's `config.json`."""
     record: dict[str, Any] = json.loads(checkpoint.contents.reader.read(checkpoint.file("config.json")))
     return record
 
@@ -67,7 +73,7 @@ def read_start(checkpoint: Checkpoint, *, carry_training: bool) -> Start:
     file = checkpoint.file("model.safetensors")
     weights = read_tensors(reader.read(file), where=file.url)
     if not carry_training:
-        return Start(checkpoint.digest, weights, config=_config(checkpoint))
+        return Start(checkpoint.digest, weights, config=config_of(checkpoint))
     files = {each.path: each for each in checkpoint.contents.files}
     if STATE not in files:
         raise CheckpointError(
@@ -80,7 +86,7 @@ def read_start(checkpoint: Checkpoint, *, carry_training: bool) -> Start:
     optimizer = {name: tensor for name, tensor in tensors.items() if not name.startswith(RAW)}
     weights |= {name.removeprefix(RAW): tensor for name, tensor in tensors.items() if name.startswith(RAW)}
     carried = Carried(optimizer, record["state"]["updates"], record["state"]["position"], record["order"])
-    return Start(checkpoint.digest, weights, carried, _config(checkpoint))
+    return Start(checkpoint.digest, weights, carried, config_of(checkpoint))
 
 
 def matched(model: Decoder, checkpoint: Decoder, *, context: int, step: str = "Train") -> Decoder:

@@ -5,6 +5,7 @@ data is a pure function of it; whatever else the data's order depends on is save
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from marin.model.hub import load_weights
 from marin.model.init import build, initialise
 from marin.train.adapters import Adapters
 from marin.train.config import TrainConfig
+from marin.train.early_stop import Look, reason_to_stop
 from marin.train.ema import WeightAverage
 from marin.train.feed import SequenceSource
 from marin.train.gradients import Gradients
@@ -45,6 +47,8 @@ class TrainingState:
         """Running hash of every sample of every step."""
         self.events: list[dict[str, Json]] = []
         """Steps that were skipped or rolled back."""
+        self.looks: list[Look] = []
+        """What was seen where the run could have ended."""
         self._passed_over = 0
         """Sequences that a return to a checkpoint left out."""
         self.model: LanguageModel = build(config.model, device)
@@ -82,6 +86,20 @@ class TrainingState:
                 self.update.load(start.carried.optimizer, self.updates)
 
     @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends before its last step, in words; None while it does not."""
+        return reason_to_stop(self.config.stop, self.looks) if self.config.stop else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether no step is left to do."""
+        return self.step == self.num_steps or self.stop_reason is not None
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Put the averages, where they are kept, in the weights' place for a while."""
+        return self.average.in_place() if self.average else nullcontext()
+
+    @property
     def offset(self) -> int:
         """Stream position at which step 0 would begin, given what was passed over."""
         return self._first + self._passed_over
@@ -114,7 +132,9 @@ class TrainingState:
 
     def record(self) -> dict[str, Json]:
         """Return the JSON part: cursor, what the order depends on, configuration, versions."""
+        looks: list[Json] = [list(look) for look in self.looks]
         return {
+            **({"looks": looks} if self.config.stop else {}),
             "step": self.step,
             "position": self.offset + self.plan.sequences(self.step),
             "tokens": self.tokens,
@@ -142,6 +162,7 @@ class TrainingState:
             self.average.load(tensors.get("ema", {}))
         self.step, self.tokens, self.audit = record["step"], record["tokens"], int(record["audit"], 16)
         self.events, self._passed_over = list(record.get("events", [])), record.get("passed_over", 0)
+        self.looks = [Look(*look) for look in record.get("looks", [])]
         self.update.load(rest, self.updates)
 
     def return_to(self, tensors: Mapping[str, Mapping[str, Tensor]], record: Mapping[str, Any], *, where: str) -> None:
