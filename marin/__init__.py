@@ -49,6 +49,7 @@ from marin.steps import (
     ExportTokens,
     Files,
     Filter,
+    FineTune,
     Generate,
     HuggingFace,
     ImportTokens,
@@ -71,6 +72,8 @@ from marin.steps import (
     Trajectory,
 )
 from marin.train.config import AdamW, Constant, Cosine, Muon, WarmupStableDecay
+from marin.train.early_stop import EarlyStop
+from marin.train.lora import Lora
 from marin.train.nonfinite import RollBack, SkipStep, StopRun
 from marin.train.ramp import BatchRamp
 from marin.train.retention import Keep

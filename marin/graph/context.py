@@ -117,4 +117,7 @@ class Member(Protocol):
 
     def metric(self, **values: float) -> None: ...
 
+    def sample(self, *, step: int, prompt: str, completion: str) -> None:
+        """Show what the model writes after a prompt, for people to read."""
+
     def progress(self, done: float, total: float, unit: str) -> None: ...

@@ -31,7 +31,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden, weight = hidden_ND.to(dtype), weight_VD.to(dtype)
         losses = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight_VD)
+        grad_weight = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None  # a frozen one costs nothing
         with torch.autocast(hidden.device.type, enabled=False):
             for chunk in _chunks(hidden, weight):
                 logits = (hidden[chunk] @ weight.T).float()
@@ -39,14 +39,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 losses += _replace_by_gradient(logits, targets, z_loss)
                 gradient = logits.to(dtype)
                 torch.mm(gradient, weight, out=grad_hidden[chunk])
-                _add_product(grad_weight, gradient, hidden[chunk])
+                if grad_weight is not None:
+                    _add_product(grad_weight, gradient, hidden[chunk])
         ctx.save_for_backward(grad_hidden.to(hidden_ND.dtype), grad_weight)
         return losses
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor, None, None]:  # Any: autograd's own
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor | None, None, None]:  # Any: autograd's own
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grads[0].to(grad_hidden.dtype), grad_weight * grads[0], None, None
+        weighted = None if grad_weight is None else grad_weight * grads[0]
+        return grad_hidden * grads[0].to(grad_hidden.dtype), weighted, None, None
 
 
 def _autocast(tensor: Tensor) -> bool:

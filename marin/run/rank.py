@@ -125,6 +125,10 @@ class RankMember:
         """Record numbers of this rank."""
         self._emit("metric", values=values)
 
+    def sample(self, *, step: int, prompt: str, completion: str) -> None:
+        """Record what the model wrote after a prompt."""
+        self._emit("sample", sample={"step": step, "prompt": prompt, "completion": completion})
+
     def progress(self, done: float, total: float, unit: str) -> None:
         """Say how far the step is."""
         self._emit("progress", done=done, total=total, unit=unit)

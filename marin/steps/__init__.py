@@ -13,6 +13,7 @@ from marin.steps.export import Export
 from marin.steps.export_tokens import ExportTokens
 from marin.steps.files import Files
 from marin.steps.filter import Filter
+from marin.steps.fine_tune import FineTune
 from marin.steps.generate import Generate
 from marin.steps.hugging_face import HuggingFace
 from marin.steps.import_tokens import ImportTokens
@@ -48,6 +49,7 @@ __all__ = [
     "ExportTokens",
     "Files",
     "Filter",
+    "FineTune",
     "Generate",
     "HuggingFace",
     "ImportTokens",

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from marin.base.config import ElideIf, Placement
+from marin.base.config import ElideIf, Placement, Several
 from marin.base.errors import ConfigurationError
 from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Context
@@ -13,6 +13,7 @@ from marin.graph.resources import Resources
 from marin.graph.step import Step
 from marin.model.config import Decoder
 from marin.train.config import Carry, Optimizer, Precision, Recompute, Schedule, TrainConfig, WarmupStableDecay
+from marin.train.early_stop import EarlyStop, check_stop
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.ramp import BatchRamp, check_ramp
 from marin.train.retention import Keep, check_keep
@@ -54,6 +55,10 @@ class Train(Step[Checkpoint]):
     """Keep packed documents apart: a token sees its own document only, with positions from the document's start."""
     precision: Annotated[Precision, ElideIf("auto")] = "auto"
     """Dtype of products: `auto` takes bf16 on CUDA and fp32 on the CPU; weights and gradients always are fp32."""
+    stop: Annotated[EarlyStop | None, ElideIf(None)] = None
+    """What ends the run early; the checkpoint is of the step at which it ended."""
+    stop_data: Annotated[Step[Sequences] | None, ElideIf(None)] = None
+    """Held-out sequences, tokenized and packed alike, whose loss decides that; unlike `validation` they count."""
     validation: Placement[Step[Sequences] | None] = None
     """Held-out sequences, tokenized and packed alike: their loss and bits per byte go to the metrics and nowhere else,
     so that adding them retrains nothing."""
@@ -61,6 +66,12 @@ class Train(Step[Checkpoint]):
     """Steps between looks at them; the last step always is one."""
     validate_sequences: Placement[int] = Field(default=256, ge=1)
     """How many of them are looked at: the first ones."""
+    prompts: Placement[Several[str]] = ()
+    """Texts that the model continues now and then, for people to read: they go to the events and the rank's log."""
+    sample_every: Placement[int] = Field(default=250, ge=1)
+    """Steps between such samples; the last step always has some."""
+    sample_tokens: Placement[int] = Field(default=32, ge=1)
+    """Tokens of a sample."""
     recompute: Placement[Recompute] = "none"
     """`block`: less memory for a third more computing; each layer is computed again for its gradients."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
@@ -76,6 +87,7 @@ class Train(Step[Checkpoint]):
     def _check_together(self) -> Self:
         check_ramp(self.ramp, self.batch, where="Train")
         check_keep(self.keep, self.nonfinite, where="Train.keep")
+        check_stop(self.stop, has_data=self.stop_data is not None, where="Train")
         if self.carry == "training" and self.init is None:
             raise ConfigurationError(
                 "there is no initial checkpoint whose training could be carried on",
@@ -119,6 +131,10 @@ class Train(Step[Checkpoint]):
             validate_every=self.validate_every,
             validate_sequences=self.validate_sequences,
             keep=self.keep,
+            stop=self.stop,
+            prompts=self.prompts,
+            sample_every=self.sample_every,
+            sample_tokens=self.sample_tokens,
         )
 
     def at_step(self, step: int) -> "AtStep":
@@ -127,7 +143,7 @@ class Train(Step[Checkpoint]):
         They are what the training kept (`keep`). What it did not keep is trained again, from the nearest checkpoint
         that it did keep before there, on what `.on` says of the training. ConfigurationError if that cannot be.
         """
-        made = AtStep(training=self, step=step, data=self.data, init=self.init)
+        made = AtStep(training=self, step=step, data=self.data, init=self.init, stop_data=self.stop_data)
         name = self.placed.name and f"{self.placed.name}/step-{step}"
         return made._with_placed(replace(self.placed, name=name, url=None))
 
@@ -138,7 +154,9 @@ class Train(Step[Checkpoint]):
         config = self.configuration()
         data, init = ctx.load(self.data), ctx.load(self.init) if self.init else None
         validation = ctx.load(self.validation) if self.validation else None
+        stop_data = ctx.load(self.stop_data) if self.stop_data else None
         entry.check_validation(validation, data)
+        entry.check_validation(stop_data, data, field="stop_data")
         entry.resolved(config, data, world_size=1, init=init)  # wrong fields are named before devices are asked for
         results = ctx.gang(
             entry.train_rank,
@@ -147,6 +165,7 @@ class Train(Step[Checkpoint]):
             data=data,
             init=init,
             validation=validation,
+            stop_data=stop_data,
             checkpoints=ctx.checkpoints,
             output=ctx.output,
         )
@@ -164,8 +183,9 @@ class AtStep(Step[Checkpoint]):
     training: Train
     step: int = Field(ge=1)
     data: Placement[Step[Sequences]]
-    """What the training read, as its `init`: needed where it has to be trained again; known by the training."""
+    """As `init` and `stop_data` what the training read, which knows them: needed where it has to be trained again."""
     init: Placement[Step[Checkpoint] | None] = None
+    stop_data: Placement[Step[Sequences] | None] = None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -193,6 +213,7 @@ class AtStep(Step[Checkpoint]):
                 config=config.model_copy(update={"keep": Keep()}),
                 data=ctx.load(self.data),
                 init=ctx.load(self.init) if self.init else None,
+                stop_data=ctx.load(self.stop_data) if self.stop_data else None,
                 checkpoints=ctx.checkpoints,
                 output=ctx.output,
                 until=self.step,

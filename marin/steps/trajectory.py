@@ -57,7 +57,7 @@ class Trajectory(Step[Folder]):
         )
         for point in points:
             ctx.metric(step=point.step, tokens=point.tokens, **point.values)
-        record = {"metrics": list(self.metrics), "points": [point.to_json() for point in points]}
+        record: dict[str, Any] = {"metrics": list(self.metrics), "points": [point.to_json() for point in points]}
         ctx.output.write("trajectory.json", pretty(record).encode())
         ctx.output.write("report.html", trajectory.page(points, self.metrics).encode())
         return Folder.write(ctx.output, meta={"points": len(points), **points[-1].values})

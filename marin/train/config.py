@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from marin.base.config import Config, ElideIf, Placement
+from marin.base.config import Config, ElideIf, Placement, Several
 from marin.base.errors import ConfigurationError
 from marin.model.config import Decoder
+from marin.train.early_stop import EarlyStop
+from marin.train.lora import Lora
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.ramp import BatchRamp, StepPlan, check_ramp, plan_steps
 from marin.train.retention import Keep, check_keep
@@ -113,6 +115,12 @@ class TrainConfig(Config):
     """Whether the result holds what `carry="training"` takes over."""
     precision: Annotated[Precision, ElideIf("auto")] = "auto"
     """Dtype of products; weights, gradients, their sums and the optimiser are always fp32."""
+    lora: Annotated[Lora | None, ElideIf(None)] = None
+    """Adapters that train in place of the weights, which are added to the initial checkpoint's at the end."""
+    stop: Annotated[EarlyStop | None, ElideIf(None)] = None
+    """What ends the run before `tokens`."""
+    keep_config: Annotated[bool, ElideIf(False)] = False
+    """Whether the result keeps the initial checkpoint's context and special tokens, where those are more."""
     recompute: Placement[Recompute] = "none"
     """`block`: keep the input of each layer alone and compute the layer again for its gradients."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
@@ -127,6 +135,12 @@ class TrainConfig(Config):
     """Steps between looks at held-out sequences, where some were given."""
     validate_sequences: Placement[int] = Field(default=256, ge=1)
     """How many of them are looked at, over all ranks."""
+    prompts: Placement[Several[str]] = ()
+    """Texts that the model continues now and then, for people to read."""
+    sample_every: Placement[int] = Field(default=250, ge=1)
+    """Steps between such samples."""
+    sample_tokens: Placement[int] = Field(default=32, ge=1)
+    """Tokens of a sample."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
 

@@ -4,7 +4,8 @@ Invariant: the average after a step is a function of the average before it, the 
 is saved and resumed as tensors alone. fp32, one copy of all parameters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -29,6 +30,22 @@ class WeightAverage:
         decay = min(self._decay, (1 + step) / (10 + step))
         for name, average in self._average.items():
             average.lerp_(self._parameters[name], 1 - decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the averages where the weights are for a while; both are what they were afterwards, to the bit."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for name, average in self._average.items():
+            weight = self._parameters[name].detach().clone()  # one more at a time, never all of them
+            self._parameters[name].copy_(average)
+            average.copy_(weight)
 
     def state(self) -> dict[str, Tensor]:
         """Return the averages by parameter name; shares memory."""

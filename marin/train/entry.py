@@ -5,11 +5,13 @@
 
 import inspect
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import torch._dynamo  # noqa: F401  the first optimiser imports it, for 1 s: here a fork server does, once for all ranks
+import torch
+import torch._dynamo  # the first optimiser imports it, for 1 s: here a fork server does, once for all ranks
 
 from marin.base.errors import ConfigurationError, DataError, Interrupted
 from marin.base.json import Json
@@ -19,19 +21,42 @@ from marin.data.tokenizer import load_tokenizer
 from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Member
 from marin.graph.files import FileRef, Output
+from marin.model.config import Decoder
+from marin.model.init import build
+from marin.train.adapters import Adapters
 from marin.train.checkpoint import Checkpoints
 from marin.train.config import TrainConfig, warmup_error
 from marin.train.feed import SequenceSource
+from marin.train.looks import Watched
 from marin.train.loop import Loop, Outcome
 from marin.train.memory import check_fits, estimate
 from marin.train.ranks import device_of, join, memory_of, open_rendezvous
 from marin.train.record import write_result
-from marin.train.start import Start, check_tokenizer, matched, read_decoder, read_start, tokenizer_bytes
+from marin.train.samples import Speaker
+from marin.train.start import (
+    Start,
+    check_tokenizer,
+    config_of,
+    end_ids,
+    matched,
+    read_decoder,
+    read_start,
+    tokenizer_bytes,
+)
 from marin.train.state import TrainingState
 from marin.train.token_bytes import token_bytes
 from marin.train.validation import HeldOut
 
-__all__ = ["files_of", "open_rendezvous", "record_of", "resolved", "train_rank", "train_source"]
+__all__ = [
+    "files_of",
+    "open_decoder",
+    "open_rendezvous",
+    "record_of",
+    "resolved",
+    "tokens_of",
+    "train_rank",
+    "train_source",
+]
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +70,19 @@ def train_rank(
     output: Output,
     init: Checkpoint | None = None,
     validation: Sequences | None = None,
+    stop_data: Sequences | None = None,
     until: int | None = None,
 ) -> dict[str, Json]:
     """Train as one rank of a gang, from the newest checkpoint if there is one; rank 0 writes the result.
 
     `init`: a checkpoint of another run or model, from which the first step starts. `validation`: held-out sequences,
-    whose loss goes to the metrics. `until`: end after this step, with a checkpoint and no result.
+    whose loss goes to the metrics. `stop_data`: such as decide whether the run goes on, where `config.stop` says so.
+    `until`: end after this step, with a checkpoint and no result.
     Returns `{"files": [...], "record": {...}}` from rank 0, or `{"stopped": step}` after a stop that was asked for.
     """
     ready = resolved(config, data, world_size=member.world_size, init=init)
     check_validation(validation, data)
+    check_validation(stop_data, data, field="stop_data")
     assert ready.model.context is not None
     source = SequenceData(data.shards, ready.model.context)
     result = train_source(
@@ -65,7 +93,11 @@ def train_rank(
         output=output,
         eos_id=data.meta.get("eos_id"),
         start=read_start(init, carry_training=ready.carry == "training") if init else None,
-        held_out=read_held_out(validation, ready) if validation else None,
+        watched=Watched(
+            held_out=read_held_out(validation, ready) if validation else None,
+            stop_data=read_held_out(stop_data, ready) if stop_data else None,
+            speaker=speaker_of(ready, data, init) if ready.prompts else None,
+        ),
         until=until,
     )
     if result.get("files"):
@@ -85,13 +117,15 @@ def train_source(
     output: Output,
     eos_id: int | None = None,
     start: Start | None = None,
-    held_out: HeldOut | None = None,
+    watched: Watched | None = None,
     until: int | None = None,
 ) -> dict[str, Json]:
     """Train on any numbered sequences; `config` must be resolved. Returns what `train_rank` returns."""
     check_source(config, source)
-    if held_out is not None:
-        check_source(config, held_out.source)
+    watched = watched or Watched()
+    for looked_at in (watched.held_out, watched.stop_data):
+        if looked_at is not None:
+            check_source(config, looked_at.source)
     device = device_of(member)
     needed = estimate(config, world_size=member.world_size, device_type=device.type)
     log.info("a rank needs about %s of memory, %s of it lasting", *map(format_size, (needed.total, needed.lasting)))
@@ -99,7 +133,7 @@ def train_source(
     ranks = join(member, device)
     state = TrainingState(config, source, device, start)
     kept = Checkpoints(checkpoints, keep=config.keep)
-    loop = Loop(state, source, kept, member=member, ranks=ranks, held_out=held_out, until=until)
+    loop = Loop(state, source, kept, member=member, ranks=ranks, watched=watched, until=until)
     loop.resume()
     outcome = loop.run()
     ranks.close()
@@ -122,7 +156,9 @@ def check_source(config: TrainConfig, source: SequenceSource) -> None:
         )
 
 
-def check_validation(validation: Sequences | None, data: Sequences) -> None:
+def check_validation(
+    validation: Sequences | None, data: Sequences, *, step: str = "Train", field: str = "validation"
+) -> None:
     """Raise ConfigurationError or DataError unless held-out sequences are packed and tokenized as the data are."""
     if validation is None:
         return
@@ -130,10 +166,10 @@ def check_validation(validation: Sequences | None, data: Sequences) -> None:
         if validation.meta[name] != data.meta[name]:
             raise ConfigurationError(
                 f"the held-out sequences have `{name}` {validation.meta[name]}, the data {data.meta[name]}",
-                where="Train.validation",
+                where=f"{step}.{field}",
                 hint="tokenize and pack both with the same steps",
             )
-    check_tokenizer(data, validation, where="Train.validation", of="the held-out sequences'")
+    check_tokenizer(data, validation, where=f"{step}.{field}", of="the held-out sequences'")
 
 
 def read_held_out(validation: Sequences, config: TrainConfig) -> HeldOut:
@@ -145,22 +181,53 @@ def read_held_out(validation: Sequences, config: TrainConfig) -> HeldOut:
     return HeldOut(source, sizes)
 
 
-def resolved(config: TrainConfig, data: Sequences, *, world_size: int, init: Checkpoint | None = None) -> TrainConfig:
+def speaker_of(config: TrainConfig, data: Sequences, init: Checkpoint | None) -> Speaker:
+    """Return what continues the configuration's prompts; raises DataError where the data have no tokenizer."""
+    tokenizer, eos = tokenizer_bytes(data), data.meta.get("eos_id")
+    if tokenizer is None:
+        raise DataError(
+            "the data have no tokenizer with which prompts could be read",
+            where="Train.prompts",
+            hint="leave `prompts` out, or tokenize with a step of marin",
+        )
+    kept = config_of(init) if init is not None and config.keep_config else {}
+    begins = () if eos is None or kept.get("bos_token_id") is not None else (eos,)
+    ends = set(end_ids(kept.get("eos_token_id"))) | set(end_ids(eos))
+    return Speaker(
+        load_tokenizer(tokenizer), config.prompts, max_tokens=config.sample_tokens, begins=begins, ends=sorted(ends)
+    )
+
+
+def open_decoder(init: Checkpoint) -> Decoder:
+    """Return the shape of a checkpoint's model, its context left open, as rows may be shorter."""
+    return read_decoder(init).model_copy(update={"context": None})
+
+
+def tokens_of(data: Sequences, *, epochs: float) -> int:
+    """Return the positions of so many passes over the data."""
+    context: int = data.meta["context"]
+    return math.ceil(epochs * len(SequenceData(data.shards, context))) * context
+
+
+def resolved(
+    config: TrainConfig, data: Sequences, *, world_size: int, init: Checkpoint | None = None, step: str = "Train"
+) -> TrainConfig:
     """Return the configuration with what the data decide filled in; raises ConfigurationError if they disagree.
 
-    With an initial checkpoint its model must be the one to train, and its tokenizer that of the data.
+    With an initial checkpoint its model must be the one to train, and its tokenizer that of the data. `step` is whose
+    fields are named.
     """
     context = data.meta["context"]
     if data.meta.get("num_target_tokens") == 0:
         raise DataError(
             "no token of the data is a target: there is nothing to learn",
-            where="Train.data",
+            where=f"{step}.data",
             hint="look at the loss masks with `marin cat`, or at the documents that are left",
         )
     model = config.model
     if init is not None:
-        model = matched(model, read_decoder(init), context=context)
-        check_tokenizer(data, init, where="Train.init", of="the initial checkpoint's")
+        model = matched(model, read_decoder(init), context=context, step=step)
+        check_tokenizer(data, init, where=f"{step}.init", of="the initial checkpoint's")
     model = model.with_data(vocab_size=data.meta["vocab_size"], context=context)
     if config.smallest_batch < world_size:
         raise ConfigurationError(
@@ -170,6 +237,8 @@ def resolved(config: TrainConfig, data: Sequences, *, world_size: int, init: Che
         )
     if config.schedule.warmup_steps >= config.num_steps(context):
         raise warmup_error(config, context)
+    if config.lora is not None:
+        Adapters(build(model, torch.device("meta")), config.lora, seed=config.seed)  # refuses unknown targets
     return config.model_copy(update={"model": model})
 
 

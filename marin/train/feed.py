@@ -70,6 +70,8 @@ class Batch(NamedTuple):
     segments: Tensor | None = None
     """int32 `[B, T]`, as `positions`, where documents are kept apart."""
     positions: Tensor | None = None
+    samples: Tensor | None = None
+    """int64 `[B]`: stream position of each row, for what is drawn at random in training."""
 
     def micro_batches(self, size: int | None) -> "list[Batch]":
         """Return parts of at most `size` sequences; all at once for None."""
@@ -90,12 +92,14 @@ class Batch(NamedTuple):
             targets=moved(self.targets),
             segments=None if self.segments is None else moved(self.segments),
             positions=None if self.positions is None else moved(self.positions),
+            samples=None if self.samples is None else moved(self.samples),
         )
 
     def _part(self, rows: slice) -> "Batch":
         segments = None if self.segments is None else self.segments[rows]
         positions = None if self.positions is None else self.positions[rows]
-        return Batch(self.tokens[rows], self.targets[rows], 0, 0, segments, positions)
+        samples = None if self.samples is None else self.samples[rows]
+        return Batch(self.tokens[rows], self.targets[rows], 0, 0, segments, positions, samples)
 
 
 class Feed:
@@ -151,7 +155,9 @@ class Feed:
         first, size = self._offset + self._plan.sequences(step), self._plan.batch(step)
         own = share(size, rank=self._rank, world_size=self._world_size)
         numbers = samples(first, first + size, num_sequences=len(self._source), seed=self._seed)[own]
-        batch = read_batch(self._source, numbers, self._documents)._replace(audit=audit_hash(step, numbers))
+        places = torch.arange(first, first + size)[own]
+        batch = read_batch(self._source, numbers, self._documents)
+        batch = batch._replace(audit=audit_hash(step, numbers), samples=places)
         return batch.pinned() if self._device.type == "cuda" else batch
 
 

@@ -41,6 +41,9 @@ class LaunchedMember:
         words = [f"{name} {_number(value)}" for name, value in values.items()]
         self.say("  ".join(words))
 
+    def sample(self, *, step: int, prompt: str, completion: str) -> None:
+        """Nothing to say: the loop logs it."""
+
     def progress(self, done: float, total: float, unit: str) -> None:
         """Say how far the training is."""
         self.say(f"{format_count(done)} of {format_count(total)} {unit}, {done / total:.0%}")

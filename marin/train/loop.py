@@ -20,6 +20,7 @@ from marin.base.errors import MarinError
 from marin.graph.context import Member
 from marin.train.checkpoint import Checkpoints
 from marin.train.feed import Batch, Feed, SequenceSource
+from marin.train.looks import Looks, Watched
 from marin.train.nonfinite import RollBack, StopRun, Verdict, verdict
 from marin.train.order import samples
 from marin.train.precision import autocast
@@ -27,7 +28,6 @@ from marin.train.ranks import Ranks
 from marin.train.saving import Saver
 from marin.train.schedule import factor
 from marin.train.state import TrainingState
-from marin.train.validation import HeldOut, Validation
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Loop:
         *,
         member: Member,
         ranks: Ranks,
-        held_out: HeldOut | None = None,
+        watched: Watched | None = None,
         until: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,15 +77,9 @@ class Loop:
         )
         self._saved_step, self._saved_at = state.step, clock()
         self._is_time = False
-        self._score: float | None = None
         self._best = math.inf
         self._logged_tokens, self._logged_at = state.tokens, clock()
-        self._validation = held_out and Validation(
-            held_out,
-            sequences=state.config.validate_sequences,
-            documents=state.config.document_mask,
-            device=state.device,
-        )
+        self._looks = Looks(watched or Watched(), state, member=member, ranks=ranks, clock=clock)
 
     def resume(self) -> None:
         """Continue from the newest good checkpoint: rank 0 chooses and verifies it, the others load the same."""
@@ -122,7 +116,7 @@ class Loop:
             plan=state.plan,
             offset=state.offset,
             seed=state.config.seed,
-            steps=range(state.step, self._end),
+            steps=range(state.step, state.step if state.ended else self._end),
             rank=self._ranks.rank,
             world_size=self._ranks.world_size,
             device=state.device,
@@ -134,16 +128,17 @@ class Loop:
                 stop, done = self._step(batch)
                 if done is Verdict.ROLL_BACK:
                     return None
-                last = state.step == self._end
+                self._looks.decide()
+                last = state.ended or state.step == self._end
                 if state.step % state.config.log_every == 0 or last:
                     self._report()
-                self._score = None
-                if self._validation and (state.step % state.config.validate_every == 0 or last):
-                    self._score = self._validate(self._validation)
+                self._logged_at += self._looks.take()  # no part of the tokens a second
                 self._saver.check()
                 if last or self._is_due(stop=stop):
                     self._save(at_once=last or stop)
-                if stop and not last:
+                if last:
+                    break  # where a run ends early, the feed has more
+                if stop:
                     return Outcome.STOPPED
         return Outcome.FINISHED
 
@@ -156,12 +151,16 @@ class Loop:
         log.debug("step %d rank %d samples %016x", step, self._ranks.rank, batch.audit & (2**64 - 1))
         state.gradients.clear()
         for part in batch.micro_batches(state.config.micro_batch):
+            if state.adapters is not None:
+                state.adapters.draw(part.samples)
             with autocast(state.config.precision, state.device):
                 loss = state.model.loss_sum(
                     part.tokens, part.targets, part.segments, part.positions, z_loss=state.config.z_loss
                 ) / max(1, count)
             loss.backward()  # type: ignore[no-untyped-call]
             state.gradients.loss += loss.detach()
+        if state.adapters is not None:
+            state.adapters.draw(None)
         self._ranks.add(state.gradients.summed)
         state.norms[step] = state.gradients.clip(state.config.clip)
         state.losses[step] = state.gradients.loss
@@ -257,25 +256,6 @@ class Loop:
             )
         self._logged_tokens, self._logged_at = state.tokens, now
 
-    def _validate(self, validation: Validation) -> float | None:
-        """Record and return the loss on held-out sequences; its time is not counted into the tokens a second."""
-        state, began, asked = self._state, self._clock(), 0
-
-        def alive() -> None:
-            nonlocal asked
-            asked += 1
-            self._member.beat(f"validate {asked}", state.step)
-
-        share = -(-state.config.batch // self._ranks.world_size)
-        with autocast(state.config.precision, state.device):
-            found = validation.losses(
-                state.model, self._ranks, micro_batch=state.config.micro_batch or share, alive=alive
-            )
-        if self._ranks.rank == 0:
-            self._member.metric(step=state.step, tokens=state.tokens, **found)
-        self._logged_at += self._clock() - began
-        return found.get("val_loss")
-
     def _has_waited(self) -> bool:
         return not self._saver.is_busy and self._clock() - self._saved_at >= self._state.config.checkpoint_seconds
 
@@ -292,9 +272,10 @@ class Loop:
 
     def _is_better(self) -> bool:
         """Whether held-out sequences were looked at after this step, and no checkpoint is as good."""
-        if self._score is None or not self._state.config.keep.best:
+        score = self._looks.score
+        if score is None or not self._state.config.keep.best:
             return False
-        (better,) = self._ranks.agree([self._ranks.rank == 0 and self._score < self._best])
+        (better,) = self._ranks.agree([self._ranks.rank == 0 and score < self._best])
         return better > 0
 
     def _save(self, *, at_once: bool) -> None:
@@ -302,11 +283,10 @@ class Loop:
         self._check()
         if self._ranks.rank == 0:
             self._write(self._state.tensors(), at_once=at_once)
-        self._best = min(self._best, self._score or math.inf)
+        self._best = min(self._best, self._looks.score or math.inf)
         self._saved_step, self._saved_at = self._state.step, self._clock()
 
     def _write(self, tensors: Mapping[str, Mapping[str, Tensor]], *, at_once: bool) -> None:
         self._member.beat("checkpoint", self._state.step)
-        self._saver.save(
-            step=self._state.step, tensors=tensors, state=self._state.record(), score=self._score, at_once=at_once
-        )
+        step, score = self._state.step, self._looks.score
+        self._saver.save(step=step, tensors=tensors, state=self._state.record(), score=score, at_once=at_once)

@@ -16,6 +16,7 @@ from marin.model.config import Decoder
 from marin.model.cross_entropy import chunk_elements
 from marin.model.decoder import LanguageModel
 from marin.model.init import build
+from marin.train.adapters import Adapters
 from marin.train.config import Muon, TrainConfig
 from marin.train.optimizer import is_hidden_matrix
 from marin.train.precision import autocast, uses_bfloat16
@@ -47,17 +48,20 @@ class Memory(NamedTuple):
 
 def estimate(config: TrainConfig, *, world_size: int, device_type: str) -> Memory:
     """Return the memory of a rank; `config` must be resolved. Takes some tenths of a second."""
-    shapes = dict(build(config.model, torch.device("meta")).named_parameters())
-    sizes = {name: parameter.numel() * _FP32 for name, parameter in shapes.items()}
-    parameters = sum(sizes.values())
-    moments = 2 * parameters
+    model = build(config.model, torch.device("meta"))
+    if config.lora:
+        Adapters(model, config.lora, seed=config.seed)
+    sizes = {name: parameter.numel() * _FP32 for name, parameter in model.named_parameters()}
+    shapes = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = sum(sizes[name] for name in shapes)
+    moments = 2 * trained
     if isinstance(config.optimizer, Muon):
         moments -= sum(sizes[name] for name, parameter in shapes.items() if is_hidden_matrix(name, parameter))
     return Memory(
-        parameters=parameters,
-        gradients=parameters + _FP32,
+        parameters=sum(sizes.values()),
+        gradients=trained + _FP32,
         optimizer=moments,
-        average=parameters if config.ema else 0,
+        average=trained if config.ema else 0,
         activations=_activations(config, world_size, device_type),
     )
 
@@ -85,15 +89,16 @@ def _activations(config: TrainConfig, world_size: int, device_type: str) -> int:
         kept = one - layer + rows * context * model.width * width_bytes * model.layers + layer
     else:
         kept = one - layer + model.layers * layer
-    return kept + _loss_buffers(model, rows * context, width_bytes, device_type)
+    return kept + _loss_buffers(model, rows * context, width_bytes, device_type, is_frozen=config.lora is not None)
 
 
-def _loss_buffers(model: Decoder, num_tokens: int, width_bytes: int, device_type: str) -> int:
+def _loss_buffers(model: Decoder, num_tokens: int, width_bytes: int, device_type: str, *, is_frozen: bool) -> int:
     """Return the bytes of both gradients that `linear_cross_entropy` keeps, and of one chunk of logits."""
     matrix = model.vocabulary * model.width
     cast = matrix * width_bytes if width_bytes < _FP32 else 0
     logits = max(model.vocabulary, min(chunk_elements(device_type), num_tokens * model.vocabulary))
-    return num_tokens * model.width * width_bytes + matrix * _FP32 + cast + logits * (_FP32 + width_bytes)
+    gradient = 0 if is_frozen else matrix * _FP32
+    return num_tokens * model.width * width_bytes + gradient + cast + logits * (_FP32 + width_bytes)
 
 
 def _kept(config: TrainConfig, layers: int, rows: int, device_type: str) -> int:
@@ -101,6 +106,7 @@ def _kept(config: TrainConfig, layers: int, rows: int, device_type: str) -> int:
     kept: dict[int, Tensor] = {}
     with FakeTensorMode():
         model = LanguageModel(config.model.model_copy(update={"layers": layers}))
+        adapters = Adapters(model, config.lora, seed=config.seed) if config.lora else None
         own = {_storage(parameter) for parameter in model.parameters()}
 
         def note(tensor: Tensor) -> Tensor:
@@ -109,6 +115,8 @@ def _kept(config: TrainConfig, layers: int, rows: int, device_type: str) -> int:
             return tensor
 
         tokens_BT = torch.zeros((rows, config.model.context or 0), dtype=torch.int64)
+        if adapters is not None:
+            adapters.draw(torch.zeros(rows, dtype=torch.int64))
         segments_BT = tokens_BT if config.document_mask else None
         # The CPU stands for every device: shapes and dtypes of what is kept are alike.
         precision = autocast("bfloat16" if uses_bfloat16(config.precision, device_type) else "float32", _CPU)

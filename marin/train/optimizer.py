@@ -23,7 +23,10 @@ class ParameterUpdate:
         if isinstance(config, Muon):
             hidden = {name: p for name, p in parameters.items() if is_hidden_matrix(name, p)}
             self._muon: _MuonPart | None = _MuonPart(hidden, config)
-            self._adam = _AdamPart({name: p for name, p in parameters.items() if name not in hidden}, config.others)
+            others = {name: p for name, p in parameters.items() if name not in hidden}
+            self._adam: _AdamPart | None = (
+                _AdamPart(others, config.others) if others else None
+            )  # adapters all are hidden matrices
         else:
             self._muon, self._adam = None, _AdamPart(parameters, config)
 
@@ -31,11 +34,12 @@ class ParameterUpdate:
         """Apply one update with `factor` of the learning rates."""
         if self._muon is not None:
             self._muon.step(factor)
-        self._adam.step(factor)
+        if self._adam is not None:
+            self._adam.step(factor)
 
     def state(self) -> dict[str, Tensor]:
         """Return the state by name, such as `momentum.model.layers.0.mlp.up_proj.weight`; shares memory."""
-        return {**(self._muon.state() if self._muon else {}), **self._adam.state()}
+        return {**(self._muon.state() if self._muon else {}), **(self._adam.state() if self._adam else {})}
 
     def load(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Take over a state saved after `steps` updates; raises CheckpointError unless names and shapes agree."""
@@ -48,7 +52,8 @@ class ParameterUpdate:
             )
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
-        self._adam.count(steps)
+        if self._adam is not None:
+            self._adam.count(steps)
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:

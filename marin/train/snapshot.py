@@ -43,11 +43,6 @@ class Snapshot:
         return self.loaded.step
 
     @property
-    def num_steps(self) -> int:
-        """The same: a curve ends here."""
-        return self.step
-
-    @property
     def tokens(self) -> int:
         """Target tokens so far."""
         return int(self.loaded.state["tokens"])

@@ -40,6 +40,8 @@ class Start(NamedTuple):
     digest: str
     weights: dict[str, Tensor]
     carried: Carried | None = None
+    config: Mapping[str, Any] = {}  # Any: JSON
+    """The checkpoint's `config.json`."""
 
     def position(self, order: Mapping[str, object]) -> int:
         """Return the stream position at which to begin: where the checkpoint stopped if its data are the same."""
@@ -51,7 +53,18 @@ class Start(NamedTuple):
 
 def read_decoder(checkpoint: Checkpoint) -> Decoder:
     """Return the shape of a checkpoint's model."""
-    return from_hugging_face_config(json.loads(checkpoint.contents.reader.read(checkpoint.file("config.json"))))
+    return from_hugging_face_config(config_of(checkpoint))
+
+
+def end_ids(named: Any) -> list[int]:  # Any: JSON
+    """Return the ids that `eos_token_id` names: none, one, or several."""
+    return [] if named is None else list(named) if isinstance(named, list) else [named]
+
+
+def config_of(checkpoint: Checkpoint) -> dict[str, Any]:  # Any: JSON
+    """Return a checkpoint's `config.json`."""
+    record: dict[str, Any] = json.loads(checkpoint.contents.reader.read(checkpoint.file("config.json")))
+    return record
 
 
 def read_start(checkpoint: Checkpoint, *, carry_training: bool) -> Start:
@@ -60,7 +73,7 @@ def read_start(checkpoint: Checkpoint, *, carry_training: bool) -> Start:
     file = checkpoint.file("model.safetensors")
     weights = read_tensors(reader.read(file), where=file.url)
     if not carry_training:
-        return Start(checkpoint.digest, weights)
+        return Start(checkpoint.digest, weights, config=config_of(checkpoint))
     files = {each.path: each for each in checkpoint.contents.files}
     if STATE not in files:
         raise CheckpointError(
@@ -73,13 +86,14 @@ def read_start(checkpoint: Checkpoint, *, carry_training: bool) -> Start:
     optimizer = {name: tensor for name, tensor in tensors.items() if not name.startswith(RAW)}
     weights |= {name.removeprefix(RAW): tensor for name, tensor in tensors.items() if name.startswith(RAW)}
     carried = Carried(optimizer, record["state"]["updates"], record["state"]["position"], record["order"])
-    return Start(checkpoint.digest, weights, carried)
+    return Start(checkpoint.digest, weights, carried, config_of(checkpoint))
 
 
-def matched(model: Decoder, checkpoint: Decoder, *, context: int) -> Decoder:
+def matched(model: Decoder, checkpoint: Decoder, *, context: int, step: str = "Train") -> Decoder:
     """Return the model with its vocabulary from the checkpoint; raises ConfigurationError where the two differ.
 
-    Initial spread does not count, and the context may be shorter than the checkpoint's.
+    Initial spread does not count, and the context may be shorter than the checkpoint's. `step` is whose fields the
+    errors name.
     """
     model = model.model_copy(update={"vocab_size": model.vocab_size or checkpoint.vocab_size})
     before, now = _computed(checkpoint), _computed(model)
@@ -87,14 +101,14 @@ def matched(model: Decoder, checkpoint: Decoder, *, context: int) -> Decoder:
         if value != before[name]:
             raise ConfigurationError(
                 f"the initial checkpoint has `{name}` {before[name]!r}, the model to train has {value!r}",
-                where=f"Train.model.{name}",
+                where=f"{step}.model.{name}",
                 hint=f"give the checkpoint's own shape: {name}={before[name]!r}",
             )
     limit = checkpoint.context or context
     if context > limit or (model.family == "gpt2" and context != limit):
         raise ConfigurationError(
             f"the data are packed to sequences of {context} tokens, the initial checkpoint has positions for {limit}",
-            where="Train.init",
+            where=f"{step}.init",
             hint=f"pack the data again with context={limit}",
         )
     return model

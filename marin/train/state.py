@@ -5,6 +5,7 @@ data is a pure function of it; whatever else the data's order depends on is save
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from marin.base.json import Json
 from marin.model.decoder import LanguageModel
 from marin.model.hub import load_weights
 from marin.model.init import build, initialise
+from marin.train.adapters import Adapters
 from marin.train.config import TrainConfig
+from marin.train.early_stop import Look, reason_to_stop
 from marin.train.ema import WeightAverage
 from marin.train.feed import SequenceSource
 from marin.train.gradients import Gradients
@@ -44,6 +47,8 @@ class TrainingState:
         """Running hash of every sample of every step."""
         self.events: list[dict[str, Json]] = []
         """Steps that were skipped or rolled back."""
+        self.looks: list[Look] = []
+        """What was seen where the run could have ended."""
         self._passed_over = 0
         """Sequences that a return to a checkpoint left out."""
         self.model: LanguageModel = build(config.model, device)
@@ -53,9 +58,15 @@ class TrainingState:
             initialise(self.model, config.seed)
         else:
             load_weights(self.model, start.weights)
-        self.gradients = Gradients(self.model.parameters())
-        self.update = ParameterUpdate(dict(self.model.named_parameters()), config.optimizer)
-        self.average = WeightAverage(dict(self.model.named_parameters()), config.ema) if config.ema else None
+        self.base_config: Mapping[str, Any] = start.config if start else {}
+        self.adapters = Adapters(self.model, config.lora, seed=config.seed) if config.lora else None
+        if self.adapters is not None:
+            self.adapters.initialise()
+        self.trained = self.adapters.parameters() if self.adapters else dict(self.model.named_parameters())
+        """What is updated, by name; nothing else is saved, as nothing else changes."""
+        self.gradients = Gradients(self.trained.values())
+        self.update = ParameterUpdate(self.trained, config.optimizer)
+        self.average = WeightAverage(self.trained, config.ema) if config.ema else None
         self.losses = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self.norms = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self._order: dict[str, Json] = {
@@ -73,6 +84,20 @@ class TrainingState:
             if start.carried is not None:
                 self._earlier_updates = start.carried.updates
                 self.update.load(start.carried.optimizer, self.updates)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends before its last step, in words; None while it does not."""
+        return reason_to_stop(self.config.stop, self.looks) if self.config.stop else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether no step is left to do."""
+        return self.step == self.num_steps or self.stop_reason is not None
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Put the averages, where they are kept, in the weights' place for a while."""
+        return self.average.in_place() if self.average else nullcontext()
 
     @property
     def offset(self) -> int:
@@ -109,11 +134,13 @@ class TrainingState:
         curves = {"curve.loss": self.losses, "curve.grad_norm": self.norms}
         optimizer = {**self.update.state(), **curves}
         averages = {"ema": self.average.state()} if self.average else {}
-        return {"model": dict(self.model.named_parameters()), "optimizer": optimizer, **averages}
+        return {"model": dict(self.trained), "optimizer": optimizer, **averages}
 
     def record(self) -> dict[str, Json]:
         """Return the JSON part: cursor, what the order depends on, configuration, versions."""
+        looks: list[Json] = [list(look) for look in self.looks]
         return {
+            **({"looks": looks} if self.config.stop else {}),
             "step": self.step,
             "position": self.offset + self.plan.sequences(self.step),
             "tokens": self.tokens,
@@ -130,7 +157,10 @@ class TrainingState:
         """Become what was saved; raises CheckpointError naming the first difference if that was another run."""
         compare(record["order"], self._order, where=where, what="data")
         compare(record["config"], science(self.config), where=where, what="configuration")
-        load_weights(self.model, tensors["model"])
+        if self.adapters is not None:
+            self.adapters.load(tensors["model"])
+        else:
+            load_weights(self.model, tensors["model"])
         rest = dict(tensors["optimizer"])
         with torch.no_grad():
             self.losses.copy_(rest.pop("curve.loss"))
@@ -139,6 +169,7 @@ class TrainingState:
             self.average.load(tensors.get("ema", {}))
         self.step, self.tokens, self.audit = record["step"], record["tokens"], int(record["audit"], 16)
         self.events, self._passed_over = list(record.get("events", [])), record.get("passed_over", 0)
+        self.looks = [Look(*look) for look in record.get("looks", [])]
         self.update.load(rest, self.updates)
 
     def return_to(self, tensors: Mapping[str, Mapping[str, Tensor]], record: Mapping[str, Any], *, where: str) -> None:

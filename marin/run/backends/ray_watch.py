@@ -147,7 +147,7 @@ def _client() -> Any:  # Any: ray.util.client.worker.Worker
 
 def _has_ended(server: psutil.Process) -> bool:
     try:
-        return server.status() == psutil.STATUS_ZOMBIE
+        return bool(server.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 

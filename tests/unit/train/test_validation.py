@@ -22,6 +22,7 @@ from marin.model.weights import read_tensors
 from marin.train.config import TrainConfig
 from marin.train.entry import train_source
 from marin.train.launched import LaunchedMember
+from marin.train.looks import Watched
 from marin.train.ranks import Alone
 from marin.train.token_bytes import token_bytes
 from marin.train.validation import HeldOut, Validation
@@ -83,7 +84,7 @@ def train(folder: Path, held_out: HeldOut | None) -> tuple[dict[str, bytes], lis
         source=DATA,
         checkpoints=str(folder / "checkpoints"),
         output=fs.FolderOutput(str(folder / "output")),
-        held_out=held_out,
+        watched=Watched(held_out=held_out),
     )
     written = sorted((folder / "output").iterdir())
     return {path.name: path.read_bytes() for path in written}, [m for m in member.heard if "val_loss" in m]
