@@ -101,10 +101,16 @@ def load_checkpoint(contents: Contents) -> LoadedCheckpoint:
     decoder = from_hugging_face_config(config)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_model(decoder, tensors, device)
-    template = None
-    if any(file.path == CHAT_TEMPLATE for file in contents.files):
-        template = contents.reader.read(contents.file(CHAT_TEMPLATE)).decode()
-    return LoadedCheckpoint(model, config, tokenizer, tokenizer_json, eos_id, decoder.context or 2048, template)
+    return LoadedCheckpoint(
+        model, config, tokenizer, tokenizer_json, eos_id, decoder.context or 2048, chat_template(contents)
+    )
+
+
+def chat_template(contents: Contents) -> str | None:
+    """Return the checkpoint's chat template, if it has one."""
+    if all(file.path != CHAT_TEMPLATE for file in contents.files):
+        return None
+    return contents.reader.read(contents.file(CHAT_TEMPLATE)).decode()
 
 
 @functools.lru_cache(maxsize=1)
