@@ -18,6 +18,7 @@ from marin.model.hub import from_hugging_face_config, load_model
 from marin.model.weights import read_tensors
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class LoadedCheckpoint:
     eos_id: int
     context: int
     """Most tokens that the model sees at once."""
+    chat_template: str | None = None
+    """The Jinja template that came with the tokenizer."""
 
     @property
     def device(self) -> torch.device:
@@ -98,7 +101,16 @@ def load_checkpoint(contents: Contents) -> LoadedCheckpoint:
     decoder = from_hugging_face_config(config)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_model(decoder, tensors, device)
-    return LoadedCheckpoint(model, config, tokenizer, tokenizer_json, eos_id, decoder.context or 2048)
+    return LoadedCheckpoint(
+        model, config, tokenizer, tokenizer_json, eos_id, decoder.context or 2048, chat_template(contents)
+    )
+
+
+def chat_template(contents: Contents) -> str | None:
+    """Return the checkpoint's chat template, if it has one."""
+    if all(file.path != CHAT_TEMPLATE for file in contents.files):
+        return None
+    return contents.reader.read(contents.file(CHAT_TEMPLATE)).decode()
 
 
 @functools.lru_cache(maxsize=1)

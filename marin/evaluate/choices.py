@@ -40,10 +40,12 @@ class ItemRow(TypedDict, total=False):
     """Most tokens of the prompt that were cut off on the left."""
 
 
-def encode_items(checkpoint: LoadedCheckpoint, items: Sequence[Item], delimiter: str) -> list[list[Request]]:
-    """Return the requests of each item, one for each choice."""
-    pairs = [Pair(item.prompt, delimiter + answer) for item in items for answer in item.answers]
-    requests = iter(encode_pairs(checkpoint, pairs))
+def encode_items(
+    checkpoint: LoadedCheckpoint, items: Sequence[Item], delimiter: str, *, chat: bool = False
+) -> list[list[Request]]:
+    """Return the requests of each item, one for each choice; `chat`: a template wrote the prompts."""
+    pairs = [Pair(item.prompt, answer if chat else delimiter + answer) for item in items for answer in item.answers]
+    requests = iter(encode_pairs(checkpoint, pairs, chat=chat))
     return [[next(requests) for _ in item.answers] for item in items]
 
 

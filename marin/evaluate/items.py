@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from marin import fs
 from marin.base.errors import DataError, did_you_mean
+from marin.evaluate.conversation import Asking, ChatPrompts
 from marin.evaluate.task import Choices, Continuation, ExactMatch, Form, fields_of
 from marin.graph.files import FileRef
 
@@ -24,7 +25,7 @@ class Item(NamedTuple):
 
     id: str
     prompt: str
-    """All text before the answer, examples included."""
+    """All text before the answer, examples included; as the chat template writes it where one is asked for."""
     answers: tuple[str, ...]
     """The choices; or the one continuation; or the targets, of which any will do."""
     gold: int
@@ -43,13 +44,19 @@ def read_rows(table: FileRef) -> list[dict[str, Any]]:
     return rows
 
 
-def build_items(form: Form, rows: Sequence[Row], examples: Sequence[Row] | None, numbers: range) -> list[Item]:
+def build_items(
+    form: Form,
+    rows: Sequence[Row],
+    examples: Sequence[Row] | None,
+    numbers: range,
+    chat: ChatPrompts | None = None,
+) -> list[Item]:
     """Return the items of the rows with these numbers; `examples` None takes them from the rows themselves."""
     order = example_order(form, len(rows) if examples is None else len(examples), from_rows=examples is None)
     source = rows if examples is None else examples
-    shown: dict[int, str] = {}
+    shown: dict[int, tuple[str, str]] = {}
 
-    def shot(number: int) -> str:
+    def shot(number: int) -> tuple[str, str]:
         if number not in shown:
             shown[number] = _example(form, source[number], number)
         return shown[number]
@@ -57,11 +64,12 @@ def build_items(form: Form, rows: Sequence[Row], examples: Sequence[Row] | None,
     items = []
     for number in numbers:
         chosen = [other for other in order if examples is not None or other != number][: form.shots]
-        before = [form.description] if form.description else []
-        before += [shot(other) for other in chosen]
-        asked = _Rendered(rows[number], number)
-        prompt = "".join(f"{text}{form.separator}" for text in before) + asked.text(form.prompt)
-        items.append(_item(form, asked, prompt))
+        row = _Rendered(rows[number], number)
+        asking = Asking(form.description, [shot(other) for other in chosen], row.text(form.prompt))
+        item = _item(form, row, asking.plain(form) if chat is None else chat.prompt(asking, where=f"row {number}"))
+        if chat is not None:
+            chat.check(item.answers, where=f"row {number}")
+        items.append(item)
     return items
 
 
@@ -107,14 +115,15 @@ def _item(form: Form, row: "_Rendered", prompt: str) -> Item:
     return Item(name, prompt, row.targets(form.answer), 0)
 
 
-def _example(form: Form, row: Row, number: int) -> str:
+def _example(form: Form, row: Row, number: int) -> tuple[str, str]:
+    """Return the prompt of an example and its answer."""
     rendered = _Rendered(row, number)
     if isinstance(form.answer, Choices):
         choices = rendered.choices(form.answer)
         answer = choices[rendered.gold(form.answer, choices)]
     else:
         answer = rendered.targets(form.answer)[0]
-    return f"{rendered.text(form.prompt)}{form.delimiter}{answer}"
+    return rendered.text(form.prompt), answer
 
 
 class _Rendered:

@@ -37,14 +37,18 @@ class Fitted(NamedTuple):
     cut: int
 
 
-def encode_pairs(checkpoint: LoadedCheckpoint, pairs: Sequence[Pair]) -> list[Request]:
-    """Return the ids of each pair, start tokens once before them; DataError for a continuation without a token."""
-    tokenizer = _with_plain_offsets(checkpoint.tokenizer_json)
+def encode_pairs(checkpoint: LoadedCheckpoint, pairs: Sequence[Pair], *, chat: bool = False) -> list[Request]:
+    """Return the ids of each pair, start tokens once before them; DataError for a continuation without a token.
+
+    `chat`: contexts were written by a chat template, which writes start tokens and other control strings itself, and
+    ends where the answer begins, space or not.
+    """
+    tokenizer = with_plain_offsets(checkpoint.tokenizer_json, parse=chat)
     encodings = tokenizer.encode_batch(["".join(pair) for pair in pairs], add_special_tokens=False)
-    leading, start = checkpoint.leading_ids, checkpoint.start_ids
+    leading, start = () if chat else checkpoint.leading_ids, checkpoint.start_ids
     requests = []
     for pair, encoding in zip(pairs, encodings, strict=True):
-        border = len(pair.context.rstrip())
+        border = len(pair.context) if chat else len(pair.context.rstrip())
         ends = (place for place, (_, end) in enumerate(encoding.offsets) if end > border)
         split = next(ends, len(encoding.ids))
         if split == len(encoding.ids):
@@ -59,12 +63,15 @@ def encode_pairs(checkpoint: LoadedCheckpoint, pairs: Sequence[Pair]) -> list[Re
 
 
 @functools.lru_cache(maxsize=2)
-def _with_plain_offsets(tokenizer_json: bytes) -> Tokenizer:
-    """Return the tokenizer without its post-processor, which may trim spaces from the offsets."""
+def with_plain_offsets(tokenizer_json: bytes, *, parse: bool = False) -> Tokenizer:
+    """Return the tokenizer without its post-processor, which may trim spaces from the offsets.
+
+    `parse`: control strings are tokens of their own, not text.
+    """
     tokenizer = Tokenizer.from_str(json.dumps({**json.loads(tokenizer_json), "post_processor": None}))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
+    tokenizer.encode_special_tokens = not parse
     return tokenizer
 
 

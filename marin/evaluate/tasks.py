@@ -17,6 +17,7 @@ from marin.data.hashes import bundle
 from marin.evaluate.canaries import NUM_ITEMS, Asked, check_choices, check_continuations
 from marin.evaluate.checkpoint import LoadedCheckpoint, opened_checkpoint
 from marin.evaluate.choices import ItemRow, encode_items, score_items
+from marin.evaluate.conversation import ChatPrompts
 from marin.evaluate.items import Item, build_items, check_ids, read_rows
 from marin.evaluate.loss import ScoreSet
 from marin.evaluate.scorer import ModelPredictor
@@ -74,6 +75,7 @@ def score_shard(
     *,
     form: Form,
     examples: FileRef | None,
+    chat_template: str | None,
     batch_tokens: int,
     weights: FileRef,
     config: FileRef,
@@ -83,14 +85,15 @@ def score_shard(
     first, last = shard.value  # type: ignore[misc]  # what `plan_items` put there
     rows = read_rows(shard.files[0])
     shown = None if examples is None else read_rows(examples)
-    items = build_items(form, rows, shown, range(int(first), int(last)))  # type: ignore[arg-type]
     checkpoint = opened_checkpoint(weights, config, tokenizer)
-    scored = score(checkpoint, form, items, batch_tokens=batch_tokens)
+    chat = None if chat_template is None else ChatPrompts(chat_template, checkpoint)
+    items = build_items(form, rows, shown, range(int(first), int(last)), chat)  # type: ignore[arg-type]
+    scored = score(checkpoint, form, items, batch_tokens=batch_tokens, chat=chat is not None)
     with output.open(ROWS) as file:
         parquet.write_table(_table(scored.rows), file, compression="zstd")
     return {
         "canary_items": scored.canary_items,
-        "conditioning": checkpoint.conditioning,
+        "conditioning": checkpoint.conditioning if chat is None else "each text is all that the chat template writes",
         "context": checkpoint.context,
     }
 
@@ -102,12 +105,17 @@ class Answered(NamedTuple):
     canary_items: int
 
 
-def score(checkpoint: LoadedCheckpoint, form: Form, items: Sequence[Item], *, batch_tokens: int) -> Answered:
-    """Return the row of each item, once the canaries have passed; CanaryError or DataError otherwise."""
+def score(
+    checkpoint: LoadedCheckpoint, form: Form, items: Sequence[Item], *, batch_tokens: int, chat: bool = False
+) -> Answered:
+    """Return the row of each item, once the canaries have passed; CanaryError or DataError otherwise.
+
+    `chat`: a chat template wrote the prompts.
+    """
     if isinstance(form.answer, ExactMatch):
         checked = check_matches(checkpoint, items[:NUM_ITEMS], form.answer)
-        return Answered(write_answers(checkpoint, items, form.answer, batch_tokens=batch_tokens), checked)
-    requests = encode_items(checkpoint, items, form.delimiter)
+        return Answered(write_answers(checkpoint, items, form.answer, batch_tokens=batch_tokens, chat=chat), checked)
+    requests = encode_items(checkpoint, items, form.delimiter, chat=chat)
     check = check_choices if isinstance(form.answer, Choices) else check_continuations
     checked = check(Asked(items, requests, checkpoint.context))
     predictor = ModelPredictor(checkpoint.model)
@@ -115,8 +123,11 @@ def score(checkpoint: LoadedCheckpoint, form: Form, items: Sequence[Item], *, ba
     return Answered(rows, checked)
 
 
-def collect(output: Output, tasks: Sequence[Scored]) -> ScoreSet:
-    """Write the per-item table of all tasks, and return their scores as `TASK/SCORE`."""
+def collect(output: Output, tasks: Sequence[Scored], *, chat_template: str | None) -> ScoreSet:
+    """Write the per-item table of all tasks, and return their scores as `TASK/SCORE`.
+
+    `chat_template`: the name of the one that wrote the prompts.
+    """
     metrics: dict[str, float] = {}
     details: dict[str, Json] = {}
     tables = []
@@ -129,7 +140,7 @@ def collect(output: Output, tasks: Sequence[Scored]) -> ScoreSet:
         details[task.name] = {
             "answer": type(task.form.answer).__name__,
             "shots": task.form.shots,
-            "chat_template": None,
+            "chat_template": chat_template,
             "conditioning": said[0]["conditioning"],
             "context": said[0]["context"],
             "canary_items": sum(each["canary_items"] for each in said),

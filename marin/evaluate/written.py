@@ -8,6 +8,7 @@ from marin.evaluate.checkpoint import LoadedCheckpoint
 from marin.evaluate.choices import ItemRow
 from marin.evaluate.complete import Completion, Progress, Prompt, Sampling, complete_prompts
 from marin.evaluate.items import Item
+from marin.evaluate.requests import with_plain_offsets
 from marin.evaluate.task import ExactMatch
 
 
@@ -17,6 +18,7 @@ def write_answers(
     answer: ExactMatch,
     *,
     batch_tokens: int,
+    chat: bool = False,
     progress: Progress | None = None,
 ) -> list[ItemRow]:
     """Return a row for each item, in order; DataError when the model cannot answer one."""
@@ -27,7 +29,10 @@ def write_answers(
             hint="lower `max_tokens`, or score a model with a longer context",
         )
     sampling = Sampling(answer.max_tokens, answer.temperature, answer.top_p, answer.seed, answer.stop)
-    prompts = [Prompt(item.id, item.prompt) for item in items]
+    parser = with_plain_offsets(checkpoint.tokenizer_json, parse=True) if chat else None
+    prompts = [
+        Prompt(item.id, item.prompt, () if parser is None else tuple(parser.encode(item.prompt).ids)) for item in items
+    ]
     completions = complete_prompts(checkpoint, prompts, sampling, batch_tokens=batch_tokens, progress=progress)
     failed = [each for each in completions if each["error"]]
     if failed:

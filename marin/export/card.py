@@ -3,10 +3,25 @@
 from marin.base.units import format_count
 from marin.model.config import Decoder
 
+_LOAD = (
+    "```python",
+    "from transformers import AutoModelForCausalLM, AutoTokenizer",
+    "",
+    'model = AutoModelForCausalLM.from_pretrained("this/folder")',
+    'tokenizer = AutoTokenizer.from_pretrained("this/folder")',
+    "```",
+)
+_RUN_GGUF = ("```console", "$ llama-cli -m model.gguf", "```")
 
-def model_card(decoder: Decoder, architecture: str, parameters: int, *, dtype: str, license: str | None) -> str:
-    """Return README.md: licence, shape, and how to load it; equal models give equal text."""
-    header = ["---", "library_name: transformers", "pipeline_tag: text-generation"]
+
+def model_card(
+    decoder: Decoder, architecture: str, parameters: int, *, dtype: str, license: str | None, gguf: str | None = None
+) -> str:
+    """Return README.md: licence, shape, and how to load it; equal models give equal text.
+
+    `gguf`: the name of the file, where the folder is no Hugging Face folder.
+    """
+    header = ["---", f"library_name: {'gguf' if gguf else 'transformers'}", "pipeline_tag: text-generation"]
     header += [f"license: {license}"] if license else []
     rows = {
         "architecture": architecture,
@@ -32,12 +47,7 @@ def model_card(decoder: Decoder, architecture: str, parameters: int, *, dtype: s
             "|---|---|",
             table,
             "",
-            "```python",
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
-            "",
-            'model = AutoModelForCausalLM.from_pretrained("this/folder")',
-            'tokenizer = AutoTokenizer.from_pretrained("this/folder")',
-            "```",
+            *(_RUN_GGUF if gguf else _LOAD),
             "",
         ]
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from marin.base.json import Json, pretty
-from marin.evaluate.checkpoint import LoadedCheckpoint, load_checkpoint
+from marin.evaluate.checkpoint import CHAT_TEMPLATE, LoadedCheckpoint, load_checkpoint
 from marin.export.card import model_card
 from marin.export.parity import check
 from marin.graph.files import Contents, Output
@@ -39,6 +39,8 @@ def write_folder(
     output.write("generation_config.json", pretty(_generation_config(checkpoint)).encode())
     output.write("tokenizer.json", checkpoint.tokenizer_json)
     output.write("tokenizer_config.json", pretty(_tokenizer_config(checkpoint)).encode())
+    if checkpoint.chat_template is not None:
+        output.write(CHAT_TEMPLATE, checkpoint.chat_template.encode())
     _write_weights(weights, output, shard_bytes)
     parameters = sum(tensor.numel() for tensor in weights.values())
     architecture = checkpoint.config["architectures"][0]
@@ -78,7 +80,12 @@ def _grouped(weights: Mapping[str, Tensor], shard_bytes: int) -> Iterator[list[s
 
 
 def _generation_config(checkpoint: LoadedCheckpoint) -> dict[str, Json]:
-    return {"eos_token_id": checkpoint.eos_id, "bos_token_id": None, "max_length": checkpoint.context}
+    """Return what ends and begins a text; no length, which would stand beside the caller's own."""
+    config = checkpoint.config
+    given = {f"{name}_token_id": config.get(f"{name}_token_id") for name in ("bos", "pad")}
+    return {"eos_token_id": checkpoint.eos_id, "bos_token_id": given["bos_token_id"]} | {
+        name: value for name, value in given.items() if value is not None
+    }
 
 
 def _tokenizer_config(checkpoint: LoadedCheckpoint) -> dict[str, Json]:
@@ -98,10 +105,16 @@ def _tokenizer_config(checkpoint: LoadedCheckpoint) -> dict[str, Json]:
         }
         for each in special
     }
+    named = {
+        f"{name}_token": checkpoint.tokenizer.id_to_token(token_id)
+        for name in ("bos", "pad")
+        if isinstance(token_id := checkpoint.config.get(f"{name}_token_id"), int)
+    }
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "added_tokens_decoder": decoder,
         "eos_token": checkpoint.tokenizer.id_to_token(checkpoint.eos_id),
+        **named,
         "model_max_length": checkpoint.context,
         "clean_up_tokenization_spaces": False,
     }

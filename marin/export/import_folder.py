@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from marin.base.errors import DataError
 from marin.base.json import Json, pretty
+from marin.evaluate.checkpoint import CHAT_TEMPLATE
 from marin.graph.files import FileRef, Output, Reader
 from marin.model.config import Decoder
 from marin.model.hub import from_hugging_face_config, to_hugging_face_config
@@ -79,6 +80,8 @@ def import_folder(files: Sequence[FileRef], reader: Reader, output: Output, *, u
     ends = _end_tokens(folder, config, tokenizer_json)
     output.write("config.json", pretty({**to_hugging_face_config(decoder), "torch_dtype": dtype, **ends}).encode())
     output.write("tokenizer.json", tokenizer_json)
+    if (template := _chat_template(folder)) is not None:
+        output.write(CHAT_TEMPLATE, template.encode())
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     return {"architecture": config["model_type"], "parameters": parameters, "dtype": dtype}
 
@@ -209,7 +212,10 @@ def _tokenizer(folder: Folder, decoder: Decoder) -> bytes:
 
 
 def _end_tokens(folder: Folder, config: Mapping[str, Any], tokenizer_json: bytes) -> dict[str, Json]:  # Any: JSON
-    """Return `bos_token_id` and one `eos_token_id`: of a list the one that the tokenizer names, or the first."""
+    """Return `bos_token_id` and one `eos_token_id`: of a list the one that the tokenizer names, or the first.
+
+    And `pad_token_id`, where there is one.
+    """
     settings, generation = folder.json("tokenizer_config.json"), folder.json("generation_config.json")
     tokenizer = Tokenizer.from_buffer(tokenizer_json)
 
@@ -232,4 +238,16 @@ def _end_tokens(folder: Folder, config: Mapping[str, Any], tokenizer_json: bytes
             where=folder.url,
             hint="set eos_token_id in config.json",
         )
-    return {"bos_token_id": one("bos_token_id", "bos_token"), "eos_token_id": eos_id}
+    ends: dict[str, Json] = {"bos_token_id": one("bos_token_id", "bos_token"), "eos_token_id": eos_id}
+    pad_id = one("pad_token_id", "pad_token")
+    return ends if pad_id is None else {**ends, "pad_token_id": pad_id}
+
+
+def _chat_template(folder: Folder) -> str | None:
+    """Return the chat template: a file of its own, else tokenizer_config.json's; of several the one named `default`."""
+    if CHAT_TEMPLATE in folder.files:
+        return folder.reader.read(folder.files[CHAT_TEMPLATE]).decode()
+    found = folder.json("tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):
+        found = {each["name"]: each["template"] for each in found}.get("default")
+    return found if isinstance(found, str) else None

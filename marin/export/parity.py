@@ -55,7 +55,7 @@ def check(written: Contents, checkpoint: LoadedCheckpoint, *, dtype: str) -> dic
         for file in written.files:
             Path(folder, file.path).write_bytes(written.reader.read(file))
         logits_of, encode = _reloaded(Path(folder), checkpoint)
-        probes = [_probe(checkpoint, text) for text in PROBE_TEXTS]
+        probes = [probe(checkpoint, text) for text in PROBE_TEXTS]
         ids_differ = [text for text in PROBE_TEXTS if encode(text) != checkpoint.encode(text)]
         ours = [ours_of(probe_BT) for probe_BT in probes]
         theirs = [logits_of(probe_BT) for probe_BT in probes]
@@ -66,15 +66,13 @@ def check(written: Contents, checkpoint: LoadedCheckpoint, *, dtype: str) -> dic
     divergence = max(_kl(a, b) for a, b in zip(ours, theirs, strict=True))
     if ids_differ:
         hint = TOKENIZER_HINT if checkpoint.config.get("model_type") == "qwen2" else FAULT_HINT
-        raise _differs(f"the exported tokenizer gives other ids for {ids_differ[0]!r}", hint=hint)
+        raise differs(f"the exported tokenizer gives other ids for {ids_differ[0]!r}", hint=hint)
     if dtype == "float32" and not difference <= FP32_TOLERANCE:
-        raise _differs(f"logits differ by {difference:.3g}, and at most {FP32_TOLERANCE:g} is rounding")
+        raise differs(f"logits differ by {difference:.3g}, and at most {FP32_TOLERANCE:g} is rounding")
     if dtype == "float32" and not all(continued):
-        raise _differs("greedy continuations differ")
+        raise differs("greedy continuations differ")
     if not divergence <= KL_TOLERANCE:
-        raise _differs(
-            f"next-token distributions diverge by {divergence:.3g} nats, at most {KL_TOLERANCE:g} is allowed"
-        )
+        raise differs(f"next-token distributions diverge by {divergence:.3g} nats, at most {KL_TOLERANCE:g} is allowed")
     return {
         "dtype": dtype,
         "probes": len(probes),
@@ -85,7 +83,8 @@ def check(written: Contents, checkpoint: LoadedCheckpoint, *, dtype: str) -> dic
     }
 
 
-def _probe(checkpoint: LoadedCheckpoint, text: str) -> Tensor:
+def probe(checkpoint: LoadedCheckpoint, text: str) -> Tensor:
+    """Return the ids `[1, T]` of a text behind the end-of-text token, as far as they fit the context."""
     ids = [checkpoint.eos_id, *checkpoint.encode(text)][: checkpoint.context]
     return torch.tensor([ids], device=checkpoint.device)
 
@@ -153,5 +152,6 @@ def _kl(ours_TV: Tensor, theirs_TV: Tensor) -> float:
     return float((ours.exp() * (ours - theirs)).sum(dim=-1).max())
 
 
-def _differs(what: str, *, hint: str = FAULT_HINT) -> ExportError:
+def differs(what: str, *, hint: str = FAULT_HINT) -> ExportError:
+    """Return the error that says what an export got wrong."""
     return ExportError(what, where="Export", hint=hint)

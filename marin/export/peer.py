@@ -1,6 +1,6 @@
-"""transformers, where it is installed: the library beside which exports are checked and by which GGUF files are read.
+"""Libraries that exports need where they are installed: transformers, which checks them and reads GGUF, and gguf.
 
-It is optional, and slow to import, so this is a lazy door (docs/contributing/decisions/0001).
+They are optional, and slow to import, so this is a lazy door (docs/contributing/decisions/0001).
 """
 
 import importlib.util
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from marin.base.lazy import LazyModule
 
 transformers = LazyModule("transformers")
+gguf = LazyModule("gguf")
 
 
 def absent(packages: Sequence[str]) -> list[str]:

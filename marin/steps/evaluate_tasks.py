@@ -1,10 +1,11 @@
 """`EvaluateTasks`: a model's scores on tasks, with a table of every item; `Items`: the rows that tasks ask."""
 
 from collections import Counter
+from typing import Annotated
 
 from pydantic import Field
 
-from marin.base.config import Placement, Several
+from marin.base.config import ElideIf, Placement, Several
 from marin.base.errors import ConfigurationError
 from marin.evaluate.task import Task
 from marin.graph.artifact import Checkpoint, Scores, Table
@@ -43,6 +44,8 @@ class EvaluateTasks(Step[Scores]):
     tasks: Several[Task] = Field(min_length=1)
     batch_tokens: Placement[int] = Field(default=16_384, ge=1)
     """Tokens in one forward pass; never changes a score beyond rounding."""
+    chat_template: Annotated[bool | str, ElideIf(False)] = False
+    """Ask in a conversation: True by the checkpoint's own chat template, or the text of one."""
 
     def model_post_init(self, context: object, /) -> None:
         """Check that the tasks' names tell their scores apart."""
@@ -54,9 +57,12 @@ class EvaluateTasks(Step[Scores]):
 
     def run(self, ctx: Context) -> Scores:
         """Score each task's items in shards, then all together."""
-        from marin.evaluate import checkpoint, tasks
+        from marin.evaluate import checkpoint, conversation, tasks
 
-        files = checkpoint.checkpoint_files(ctx.load(self.checkpoint).contents)
+        contents = ctx.load(self.checkpoint).contents
+        own = checkpoint.chat_template(contents)
+        template = conversation.template_of(self.chat_template, own)
+        files = checkpoint.checkpoint_files(contents)
         scored = []
         for task in self.tasks:
             table = ctx.load(task.items).file("table.parquet")
@@ -65,10 +71,11 @@ class EvaluateTasks(Step[Scores]):
                 tasks.plan_items(table, task.form),
                 form=task.form,
                 examples=None if task.examples is None else ctx.load(task.examples).file("table.parquet"),
+                chat_template=template,
                 batch_tokens=self.batch_tokens,
                 **files,
             )
             scored.append(tasks.Scored(task.name, task.form, mapped.shards))
-        scores = tasks.collect(ctx.output, scored)
+        scores = tasks.collect(ctx.output, scored, chat_template=conversation.template_name(template, own))
         ctx.metric(**scores.metrics)
         return Scores.write(ctx.output, scores.metrics, details=scores.details)

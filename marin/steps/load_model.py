@@ -12,7 +12,7 @@ class LoadModel(Step[Checkpoint]):
     Only safetensors are read; code that comes with a model is never run.
     """
 
-    version = 1
+    version = 2
 
     url: Placement[str]
     """The folder, or a file that ends in `.gguf`; only the content of its files counts."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
@@ -109,7 +109,7 @@ ids = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple)
 
 
 @given(st.lists(st.tuples(st.sampled_from([(), (1,) * 16, (1,) * 16 + (2,) * 16]), ids, ids), min_size=1, max_size=30))
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_batches_lead_every_target_through_its_own_tokens(drawn: list[tuple[tuple[int, ...], ...]]) -> None:
     """A table that knows each request by all its ids gets back what it holds: mask, border and owner are right."""
     requests = [Request(begin + context, continuation) for begin, context, continuation in drawn]

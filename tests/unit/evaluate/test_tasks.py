@@ -17,7 +17,8 @@ from marin.evaluate import choices, tasks
 from marin.evaluate.canaries import Asked, CanaryError, check_choices, check_continuations
 from marin.evaluate.checkpoint import LoadedCheckpoint
 from marin.evaluate.choices import credit, encode_items
-from marin.evaluate.items import Item
+from marin.evaluate.conversation import ChatPrompts, template_name, template_of
+from marin.evaluate.items import Item, build_items
 from marin.evaluate.summary import summarise_task
 from marin.store import Store
 from marin.view.evaluations import compare
@@ -276,3 +277,75 @@ def test_summary_of_known_rows(tmp_path: Path) -> None:
     second = -math.log1p(math.exp(-9 + 12 * math.log(2)))
     assert scores["choice_log_probability"] == pytest.approx((first + second) / 2)
     assert "acc_stderr" not in summarise_task(task(tmp_path).form, rows[:1])
+
+
+TEMPLATE = (
+    "{% for message in messages %}<|endoftext|>{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|endoftext|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("shots", [0, 1])
+def test_chat_template_asks_in_turns_and_is_named_in_the_scores(
+    tmp_path: Path, trained: Step[marin.Checkpoint], checkpoint: LoadedCheckpoint, shots: int
+) -> None:
+    asked = task(tmp_path, shots=shots, description="Be brief.")
+    step = EvaluateTasks(checkpoint=trained, tasks=[asked], chat_template=TEMPLATE)
+    scores = marin.run(step, store=tmp_path / "store", backend="inline")
+    rows = pq.read_table(scores.file("items.parquet").url).to_pylist()
+    details = json.loads(scores.contents.reader.read(scores.file("scores.json")))["tasks"]["planets"]
+    assert details["chat_template"].startswith("the step's, sha256 ")
+    (item,) = build_items(asked.form, ROWS, None, range(1), ChatPrompts(TEMPLATE, checkpoint))
+    turns = item.prompt.split("<|endoftext|>")[1:]
+    assert turns[0] == "system\nBe brief.\n"
+    assert [turn.partition("\n")[0] for turn in turns[1:]] == ["user", "assistant"] * (shots + 1)
+    assert turns[-2:] == [f"user\nQuestion: {ROWS[0]['q']}\nAnswer:\n", "assistant\n"]
+    before = [token for turn in turns for token in (0, *checkpoint.encode(turn))]
+    expected = []
+    for choice in ROWS[0]["choices"]:
+        ids = [*before, *checkpoint.encode(choice)][-97:]  # the model sees 96, and the last is only predicted
+        with torch.no_grad():
+            values = torch.log_softmax(checkpoint.model(torch.tensor([ids[:-1]]))[0].double(), dim=1)
+        own = len(checkpoint.encode(choice))
+        expected.append(float(values[torch.arange(len(ids) - 1), torch.tensor(ids[1:])][-own:].sum()))
+    assert rows[0]["log_likelihoods"] == pytest.approx(expected, abs=3e-5)
+
+
+def test_chat_template_is_the_checkpoints_own_only_when_asked(
+    tmp_path: Path, trained: Step[marin.Checkpoint], checkpoint: LoadedCheckpoint
+) -> None:
+    plain = EvaluateTasks(checkpoint=trained, tasks=[task(tmp_path)])
+    scores = marin.run(plain, store=tmp_path / "store", backend="inline")
+    assert (
+        json.loads(scores.contents.reader.read(scores.file("scores.json")))["tasks"]["planets"]["chat_template"] is None
+    )
+    with pytest.raises(StepError, match="has no chat template"):
+        evaluated(EvaluateTasks(checkpoint=trained, tasks=[task(tmp_path)], chat_template=True), tmp_path)
+    assert template_of(True, "own") == "own"
+    assert template_of(False, "own") is None
+    assert template_name("own", "own") != template_name("own", None)
+
+
+def test_chat_template_writes_the_prompt_of_exact_match(tmp_path: Path, trained: Step[marin.Checkpoint]) -> None:
+    exact = task(tmp_path, answer=ExactMatch(target="{answer}", max_tokens=4))
+    metrics, rows = evaluated(EvaluateTasks(checkpoint=trained, tasks=[exact], chat_template=TEMPLATE), tmp_path)
+    _, plain = evaluated(EvaluateTasks(checkpoint=trained, tasks=[exact]), tmp_path)
+    assert metrics["planets/items"] == 9
+    assert all(row["prompt_digest"] != other["prompt_digest"] for row, other in zip(rows, plain, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("template", "rows", "message"),
+    [
+        ("{% for", ROWS, "no Jinja"),
+        ("{{ raise_exception('no system') }}", ROWS, "refuses the conversation"),
+        (TEMPLATE, [{**ROWS[0], "q": "a <|endoftext|> b"}], "control string"),
+        (TEMPLATE, [{**ROWS[0], "choices": ["<|endoftext|>", "x"]}], "control string"),
+    ],
+)
+def test_chat_that_cannot_be_written_fails_the_step(
+    tmp_path: Path, trained: Step[marin.Checkpoint], template: str, rows: list[dict[str, Any]], message: str
+) -> None:
+    asked = task(tmp_path, items=written(tmp_path, rows))
+    with pytest.raises(StepError, match=message):
+        evaluated(EvaluateTasks(checkpoint=trained, tasks=[asked], chat_template=template), tmp_path)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 LINES = [line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
 PINS = dict(line.split("==") for line in LINES if line and not line.startswith("#"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("dev", "s3", "export")
+EXTRAS = ("dev", "s3", "export", "gguf")
 DIRECT = [*PROJECT["dependencies"], *(text for extra in EXTRAS for text in PROJECT["optional-dependencies"][extra])]
 # The CUDA build of torch names these exactly itself.
 TORCH_OWN = re.compile(r"nvidia-|cuda-|triton")

@@ -107,6 +107,28 @@ def test_model_is_pinned_by_content_and_not_by_place(tmp_path: Path) -> None:
     assert changed.steps[0].recipe != first
 
 
+@pytest.mark.parametrize("place", ["file", "tokenizer_config.json", "several"])
+def test_chat_template_and_special_tokens_are_kept_and_exported(tmp_path: Path, place: str) -> None:
+    source = folder(tmp_path / "model")
+    template = "{{ messages[0]['content'] }}"
+    settings: dict[str, Any] = {"bos_token": "<|end|>", "pad_token": {"content": "<|end|>"}}
+    if place == "file":
+        (source / "chat_template.jinja").write_text(template)
+    else:
+        named = [{"name": "tools", "template": "x"}, {"name": "default", "template": template}]
+        settings["chat_template"] = named if place == "several" else template
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    record = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**record, "bos_token_id": None}))
+    exported = marin.run(Export(checkpoint=LoadModel(url=str(source))), store=tmp_path / "store", backend="inline")
+    there = Path(exported.file("config.json").url).parent
+    theirs = transformers.AutoTokenizer.from_pretrained(there)
+    assert theirs.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False) == "hello"
+    assert (theirs.bos_token, theirs.eos_token, theirs.pad_token) == ("<|end|>",) * 3
+    generation = transformers.GenerationConfig.from_pretrained(there)
+    assert (generation.bos_token_id, generation.eos_token_id, generation.pad_token_id) == (0, 0, 0)
+
+
 def test_end_of_text_token_of_several_is_the_one_that_the_tokenizer_names(tmp_path: Path) -> None:
     source = folder(tmp_path / "source")
     config = json.loads((source / "config.json").read_text())
