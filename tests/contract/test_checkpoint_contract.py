@@ -42,11 +42,10 @@ def damaged(data: bytes, harm: str) -> bytes:
 
 
 def test_checkpoint_with_any_file_flipped_truncated_or_deleted_is_passed_over(root: str) -> None:
-    harms = [
-        *itertools.product(FILES, ("first", "middle", "last", "truncated")),
-        *((file, "deleted") for file in FILES),
-    ]
-    checkpoints = Checkpoints(root, keep=Keep(last=2 * len(harms)))
+    harms = list(itertools.product(FILES, ("first", "middle", "last", "truncated", "deleted")))
+    if not fs.is_local(root):  # what is read there is compared by the same code
+        harms = harms[1::3]
+    checkpoints = Checkpoints(root)
     for step, (file, harm) in enumerate(harms, 1):
         save(checkpoints, 2 * step)
         url = fs.join(root, save(checkpoints, 2 * step + 1), file)
