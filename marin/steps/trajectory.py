@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from marin.base.config import Several
 from marin.base.errors import ConfigurationError
-from marin.base.json import pretty
+from marin.base.json import Json, pretty
 from marin.graph.artifact import Checkpoint, Folder, Scores
 from marin.graph.context import Context
 from marin.graph.step import Step
@@ -57,7 +57,7 @@ class Trajectory(Step[Folder]):
         )
         for point in points:
             ctx.metric(step=point.step, tokens=point.tokens, **point.values)
-        record: dict[str, Any] = {"metrics": list(self.metrics), "points": [point.to_json() for point in points]}
+        record: dict[str, Json] = {"metrics": list(self.metrics), "points": [point.to_json() for point in points]}
         ctx.output.write("trajectory.json", pretty(record).encode())
         ctx.output.write("report.html", trajectory.page(points, self.metrics).encode())
         return Folder.write(ctx.output, meta={"points": len(points), **points[-1].values})
