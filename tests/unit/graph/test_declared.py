@@ -18,7 +18,7 @@ GOLDEN = {
     "Conversations": "1 153a953ef2f0dcda",
     "Decontaminate": "1 9ba36b941cc9b6b5",
     "Deduplicate": "1 2dfcf3cc55692f24",
-    "Download": "1 6537e9fc22ec58db",
+    "Download": "1 162cd3a7b34220c0",
     "Evaluate": "2 4342c7e8f07c898a",
     "EvaluateTasks": "1 eac9aa181511ddc2",
     "Export": "1 0d85da1c73598eb8",
