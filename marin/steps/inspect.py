@@ -1,10 +1,16 @@
 """`Inspect`: what data look like, as numbers, a picture and samples."""
 
+from collections.abc import Sequence
+from typing import Annotated, Any
+
 from pydantic import Field
 
+from marin.base.config import ElideIf
 from marin.base.errors import ConfigurationError
+from marin.data.duplicate_rules import MinHash
 from marin.graph.artifact import Documents, Folder, Sequences, Sharded, Tokens
 from marin.graph.context import Context
+from marin.graph.files import Shard
 from marin.graph.step import Step
 
 
@@ -19,6 +25,8 @@ class Inspect(Step[Folder]):
     """Samples shown, and quarantined lines."""
     length: int = Field(default=1000, ge=1)
     """Characters (of Documents) or tokens of each."""
+    near: Annotated[MinHash | None, ElideIf(None)] = None
+    """What makes two Documents near duplicates: pairs of them are shown, each with its similarity. None: not sought."""
 
     def model_post_init(self, context: object, /) -> None:
         """Check that it is data of a kind that can be inspected."""
@@ -28,6 +36,13 @@ class Inspect(Step[Folder]):
                 f"`Inspect.data` expects Documents, Tokens or Sequences, got a step that produces {kind.__name__}",
                 where="Inspect.data",
                 hint="give such a step",
+            )
+
+        if self.near is not None and not issubclass(kind, Documents):
+            raise ConfigurationError(
+                f"`Inspect.near` compares texts, and `data` is {kind.__name__}",
+                where="Inspect.near",
+                hint="inspect the Documents that it was made from",
             )
 
     def run(self, ctx: Context) -> Folder:
@@ -43,5 +58,17 @@ class Inspect(Step[Folder]):
         else:
             mapped = ctx.map(inspection.inspect_sequences, look_rows.index_inputs(data.shards))
         numbers = inspection.summary(mapped, mapped.shards, data.meta, one_of=one_of)
+        if self.near is not None:
+            numbers |= self._near(ctx, data.shards, self.near)
         inspection.write_report(ctx.output, data, numbers, samples=self.samples, length=self.length)
         return Folder(ctx.output.contents(meta={"type": data.type_name(), **inspection.headline(numbers)}))
+
+    def _near(self, ctx: Context, shards: Sequence[Shard], rule: MinHash) -> dict[str, Any]:  # Any: JSON
+        from marin.data import clusters, near_pairs, signatures
+
+        signing = ctx.map(signatures.sign_shard, shards, rule=rule).shards
+        signed = [signing[at] for at in clusters.places(shards)]
+        paired = ctx.map(clusters.pair_part, clusters.plan_parts(signed)).shards
+        (clustered,) = ctx.map(clusters.cluster, [clusters.cluster_input(paired, signed)], shown=self.samples).shards
+        read = ctx.map(near_pairs.read_members, clusters.shown_inputs(shards, clustered), rule=rule)
+        return {"near_duplicates": near_pairs.numbers(clustered), "near_pairs": near_pairs.pairs(clustered, read)}

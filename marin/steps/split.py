@@ -1,5 +1,6 @@
 """`Split`: holds documents out by their hash, or with all near duplicates."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from marin.base.json import Json
 from marin.data.duplicate_rules import DuplicateRule
 from marin.graph.artifact import Documents
 from marin.graph.context import Context
+from marin.graph.files import Shard
 from marin.graph.step import Step
 
 
@@ -34,7 +36,7 @@ class Split(Step[Documents]):
         """Filter each shard by the hash of its documents; with `clusters`, after finding these."""
         from marin.data import clusters, counts, signatures, split, split_clusters
 
-        shards = ctx.load(self.documents).shards
+        shards: Sequence[Shard] = ctx.load(self.documents).shards
         meta: dict[str, Json] = {}
         if self.clusters is not None:
             order = clusters.places(shards)
