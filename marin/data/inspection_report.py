@@ -55,7 +55,7 @@ def picture(record: Record) -> str:
     """Return the histogram of lengths as SVG: a bar an octave, as high as its count."""
     bars = octaves(record["lengths"])
     highest = max((count for _, count in bars), default=0)
-    width = _BAR * max(1, len(bars))
+    width = _BAR * max(4, len(bars))  # the caption needs as much
     drawn = []
     for at, (lowest, count) in enumerate(bars):
         height = 0 if not count else max(1, round(count / highest * (_HEIGHT - 20)))

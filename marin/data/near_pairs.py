@@ -6,21 +6,36 @@ to the point for documents of so many shingles or fewer, else within some 0.015 
 pure as the clusters, whatever the shards.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from marin.base.json import Json
+from marin.data import clusters
 from marin.data.documents import read_documents
 from marin.data.duplicate_rules import MinHash
 from marin.data.hashes import mix64
+from marin.data.ingest import MapShards
 from marin.data.samples import SHOWN_CHARACTERS
+from marin.data.signatures import sign_shard
 from marin.data.words import shingles_of, texts_of, words_of
 from marin.graph.files import Shard
 
 SKETCH = 1024
+
+
+def find(documents: Sequence[Shard], map_shards: MapShards, *, rule: MinHash, shown: int) -> dict[str, Json]:
+    """Return `near_duplicates`, how many there are, and `near_pairs` of up to `2 * shown` clusters."""
+    signing = map_shards(sign_shard, documents, rule=rule).shards
+    signed = [signing[at] for at in clusters.places(documents)]
+    paired = map_shards(clusters.pair_part, clusters.plan_parts(signed)).shards
+    (clustered,) = map_shards(clusters.cluster, [clusters.cluster_input(paired, signed)], shown=shown).shards
+    read = map_shards(read_members, clusters.shown_inputs(documents, clustered), rule=rule)
+    value: Any = clustered.value
+    counted = {"duplicates": value["duplicates"], "clusters": value["clusters"], "largest_cluster": value["largest"]}
+    return {"near_duplicates": counted, "near_pairs": pairs(clustered, read)}
 
 
 def read_members(shard: Shard, *, rule: MinHash) -> Json:
@@ -47,12 +62,6 @@ def pairs(clustered: Shard, read: Iterable[Any]) -> list[dict[str, Json]]:  # An
             documents = [found[first][0], found[other][0]]
             made[first, other] = {"similarity": alike, "cluster": chosen["size"], "documents": documents}
     return sorted(made.values(), key=lambda pair: (pair["similarity"], str(pair["documents"])))
-
-
-def numbers(clustered: Shard) -> dict[str, Json]:
-    """Return how many near duplicates there are, in how many clusters."""
-    value: Any = clustered.value
-    return {"duplicates": value["duplicates"], "clusters": value["clusters"], "largest_cluster": value["largest"]}
 
 
 def _sketch(document: Any, rule: MinHash) -> list[int]:

@@ -1,7 +1,6 @@
 """`Inspect`: what data look like, as numbers, a picture and samples."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -10,7 +9,6 @@ from marin.base.errors import ConfigurationError
 from marin.data.duplicate_rules import MinHash
 from marin.graph.artifact import Documents, Folder, Sequences, Sharded, Tokens
 from marin.graph.context import Context
-from marin.graph.files import Shard
 from marin.graph.step import Step
 
 
@@ -47,7 +45,7 @@ class Inspect(Step[Folder]):
 
     def run(self, ctx: Context) -> Folder:
         """Count each shard, add up, and read the samples."""
-        from marin.data import inspection, look_rows
+        from marin.data import inspection, look_rows, near_pairs
 
         data = ctx.load(self.data)
         one_of = inspection.hash_one_of(int(data.meta.get("documents_out", 0)))
@@ -59,16 +57,6 @@ class Inspect(Step[Folder]):
             mapped = ctx.map(inspection.inspect_sequences, look_rows.index_inputs(data.shards))
         numbers = inspection.summary(mapped, mapped.shards, data.meta, one_of=one_of)
         if self.near is not None:
-            numbers |= self._near(ctx, data.shards, self.near)
+            numbers |= near_pairs.find(data.shards, ctx.map, rule=self.near, shown=self.samples)
         inspection.write_report(ctx.output, data, numbers, samples=self.samples, length=self.length)
         return Folder(ctx.output.contents(meta={"type": data.type_name(), **inspection.headline(numbers)}))
-
-    def _near(self, ctx: Context, shards: Sequence[Shard], rule: MinHash) -> dict[str, Any]:  # Any: JSON
-        from marin.data import clusters, near_pairs, signatures
-
-        signing = ctx.map(signatures.sign_shard, shards, rule=rule).shards
-        signed = [signing[at] for at in clusters.places(shards)]
-        paired = ctx.map(clusters.pair_part, clusters.plan_parts(signed)).shards
-        (clustered,) = ctx.map(clusters.cluster, [clusters.cluster_input(paired, signed)], shown=self.samples).shards
-        read = ctx.map(near_pairs.read_members, clusters.shown_inputs(shards, clustered), rule=rule)
-        return {"near_duplicates": near_pairs.numbers(clustered), "near_pairs": near_pairs.pairs(clustered, read)}

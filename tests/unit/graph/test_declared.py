@@ -28,7 +28,7 @@ GOLDEN = {
     "Generate": "2 399de88d2e686b53",
     "HuggingFace": "2 a2279c59e7f7bc7b",
     "ImportTokens": "1 49a9117517486d1b",
-    "Inspect": "2 86e03d41a8909f02",
+    "Inspect": "2 85cdba657954ff94",
     "Items": "1 43a3fca3c90f0f3a",
     "LoadModel": "1 2af1b037ef8bcd35",
     "LoadTokenizer": "1 dd97ade09272b046",
