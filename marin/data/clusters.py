@@ -33,7 +33,7 @@ TASK_BYTES = 2**26
 SHOWN_MEMBERS = 4
 
 _U64 = np.dtype("<u8")
-_ROW_BITS = 32
+ROW_BITS = 32
 
 
 def places(documents: Sequence[Shard]) -> list[int]:
@@ -57,7 +57,7 @@ def pair_part(shard: Shard, output: Output) -> Json:
     for place in range(len(shard.files) // 2):
         records = read_part(shard.files[2 * place], shard.files[2 * place + 1], first, last)
         parts.append(records)
-        numbers.append(records[:, 2] + _U64.type(place << _ROW_BITS))
+        numbers.append(records[:, 2] + _U64.type(place << ROW_BITS))
     found, number = np.concatenate(parts), np.concatenate(numbers)
     order = np.lexsort((number, found[:, 1], found[:, 0]))
     found, number = found[order], number[order]
@@ -133,7 +133,7 @@ def keep_shard(shard: Shard, output: Output, *, samples: int) -> Json:
     """Write the documents that are not to be removed, in order, and a sample of the others; returns counts."""
     result, removed = Counts(), Samples(samples)
     rows = [file for file in shard.files if file.path == REMOVED_ROWS]
-    listed = open_array(rows[0]).read(0, 2**_ROW_BITS) if rows else np.empty((0, 2), _U64)
+    listed = open_array(rows[0]).read(0, 2**ROW_BITS) if rows else np.empty((0, 2), _U64)
     sizes: dict[int, int] = dict(zip(*listed.T.tolist(), strict=True))
 
     def kept() -> Iterator[Document]:
@@ -190,8 +190,8 @@ def numbers(clustered: Shard) -> dict[str, Json]:
 
 
 def _keys_of(nodes: np.ndarray, files: Sequence[FileRef]) -> np.ndarray:
-    place = (nodes >> _U64.type(_ROW_BITS)).astype(np.int64)
-    rows = (nodes & _U64.type(2**_ROW_BITS - 1)).astype(np.int64)
+    place = (nodes >> _U64.type(ROW_BITS)).astype(np.int64)
+    rows = (nodes & _U64.type(2**ROW_BITS - 1)).astype(np.int64)
     bounds = np.searchsorted(place, np.arange(len(files) + 1))
     found = [np.empty((0, 3), _U64)]
     for at, file in enumerate(files):
@@ -206,8 +206,8 @@ def _write_removed(nodes: np.ndarray, heads: np.ndarray, sizes: np.ndarray, outp
     numbers, size = nodes[member], np.repeat(sizes, sizes)[member].astype(_U64)
     order = np.argsort(numbers)
     numbers, size = numbers[order], size[order]
-    place = (numbers >> _U64.type(_ROW_BITS)).astype(np.int64)
-    table = np.stack([numbers & _U64.type(2**_ROW_BITS - 1), size], axis=1)
+    place = (numbers >> _U64.type(ROW_BITS)).astype(np.int64)
+    table = np.stack([numbers & _U64.type(2**ROW_BITS - 1), size], axis=1)
     for at in np.unique(place).tolist():
         begin, end = np.searchsorted(place, [at, at + 1])
         write_array(output, _removed_path(at), [table[begin:end]], (int(end - begin), 2), _U64)
@@ -224,7 +224,7 @@ def _shown(nodes: np.ndarray, keys: np.ndarray, heads: np.ndarray, sizes: np.nda
             "why": why,
             "size": int(sizes[at]),
             "members": [
-                [number >> _ROW_BITS, number & (2**_ROW_BITS - 1)]
+                [number >> ROW_BITS, number & (2**ROW_BITS - 1)]
                 for number in nodes[heads[at] : heads[at] + min(int(sizes[at]), SHOWN_MEMBERS)].tolist()
             ],
         }

@@ -3,6 +3,8 @@
 A connection that breaks is opened again where it broke, by a range where the server has them. Invariant: what is
 returned are the bytes of one version of the file from begin to end: a length that is not reached, a validator (ETag,
 date) that changes, or a begin that is another one when it is read again is an error, as is a digest that differs.
+What a killed download has left (marin/data/download_parts.py) counts as read before, and is thrown away where the file
+is another one now.
 """
 
 import hashlib
@@ -15,10 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from marin import fs
 from marin.base.canonical import digest
 from marin.base.errors import InputError
 from marin.base.json import Json
 from marin.base.units import format_size
+from marin.data.download_parts import Parts, Version, validator
 from marin.data.remote_files import RemoteFile
 from marin.graph.files import Output, Shard
 
@@ -50,8 +54,15 @@ class _Broken(Exception):
         self.wait = wait
 
 
-def remote_shard(file: RemoteFile, *, as_of: str, max_bytes: int, timeout: float) -> Shard:
-    """Return the shard of one file; limits, which decide whether it comes and never what, are not in its digest."""
+class Changed(InputError):
+    """The file on the server is not the one of which the first bytes have come."""
+
+
+def remote_shard(file: RemoteFile, *, as_of: str, max_bytes: int, timeout: float, parts: str) -> Shard:
+    """Return the shard of one file, and where to keep parts of it (the URL of a folder, for this step alone).
+
+    Limits and places, which decide whether it comes and never what, are not in the shard's digest.
+    """
     identity = digest(["download", file.url, file.sha256, file.name, as_of])
     value: Json = {
         "url": file.url,
@@ -59,6 +70,7 @@ def remote_shard(file: RemoteFile, *, as_of: str, max_bytes: int, timeout: float
         "path": file.name,
         "max_bytes": max_bytes,
         "timeout": timeout,
+        "parts": fs.join(parts, identity[:16]),
     }
     return Shard(identity[:16], identity, (), value)
 
@@ -66,21 +78,35 @@ def remote_shard(file: RemoteFile, *, as_of: str, max_bytes: int, timeout: float
 def download_shard(shard: Shard, output: Output) -> Json:
     """Write the shard's file; returns its path, size and sha256. InputError when it is not to be had whole."""
     value: Any = shard.value
+    parts = Parts(value["parts"])
+    is_resumed = parts.begun() is not None
+    try:
+        fetched = _fetch_into(output, value, parts)
+    except Changed:
+        if not is_resumed:
+            raise
+        parts.discard()
+        fetched = _fetch_into(output, value, parts)
+    parts.discard()
+    if value["sha256"] not in (None, fetched.sha256):
+        raise InputError(
+            f"`{value['path']}` has the sha256 {fetched.sha256}, and not {value['sha256']}",
+            where=value["url"],
+            hint="the file was replaced, or the answer is a page in its place: look at it, then mend url or sha256",
+        )
+    return {"path": value["path"], "bytes": fetched.size, "sha256": fetched.sha256}
+
+
+def _fetch_into(output: Output, value: Any, parts: Parts) -> Fetched:  # Any: JSON of `remote_shard`
     with output.open(value["path"]) as sink:
-        fetched = fetch(
+        return fetch(
             value["url"],
             sink,
             max_bytes=value["max_bytes"],
             timeout=value["timeout"],
             needs_length=value["sha256"] is None,
+            parts=parts,
         )
-        if value["sha256"] not in (None, fetched.sha256):
-            raise InputError(
-                f"`{value['path']}` has the sha256 {fetched.sha256}, and not {value['sha256']}",
-                where=value["url"],
-                hint="the file was replaced, or the answer is a page in its place: look at it, then mend url or sha256",
-            )
-    return {"path": value["path"], "bytes": fetched.size, "sha256": fetched.sha256}
 
 
 def fetch(
@@ -90,14 +116,18 @@ def fetch(
     max_bytes: int,
     timeout: float,
     needs_length: bool = True,
+    parts: Parts | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Fetched:
     """Write the bytes behind a URL to `sink`, once and in order; `timeout` is that of one read.
 
-    Raises InputError when there is no such file, it changes meanwhile, is larger than `max_bytes`, or does not come in
-    `TRIES` tries without a new byte. With `needs_length` an answer that does not say where it ends is refused.
+    Raises InputError when there is no such file, it is larger than `max_bytes`, or does not come in `TRIES` tries
+    without a new byte, and Changed when it changes meanwhile, or did since `parts` were left. With `needs_length` an
+    answer that does not say where it ends is refused.
     """
-    taken = _Taken(url, sink, max_bytes, needs_length)
+    taken = _Taken(url, sink, max_bytes, needs_length, parts)
+    if taken.resume():
+        return Fetched(taken.size, taken.sha256)
     tries = 0
     while True:
         before = taken.size
@@ -171,8 +201,8 @@ def _refused(url: str, error: urllib.error.HTTPError, taken: "_Taken") -> NoRetu
     raise InputError(said, where=url, hint=hints.get(error.code, "check the URL in a browser")) from error
 
 
-def _changed(url: str, now: str) -> InputError:
-    return InputError(
+def _changed(url: str, now: str) -> Changed:
+    return Changed(
         f"the file changed on the server while it was downloaded: {now}", where=url, hint="run again to take it anew"
     )
 
@@ -180,26 +210,38 @@ def _changed(url: str, now: str) -> InputError:
 class _Taken:
     """What has come of one file, and what later answers must agree with."""
 
-    def __init__(self, url: str, sink: Sink, max_bytes: int, needs_length: bool) -> None:
+    def __init__(self, url: str, sink: Sink, max_bytes: int, needs_length: bool, parts: Parts | None) -> None:
         self.url = url
         self.size = 0
         self.began_anew = False
         self._sink = sink
         self._max_bytes = max_bytes
         self._needs_length = needs_length
+        self._parts = parts
         self._hash = hashlib.sha256()
-        self._version: dict[str, object] | None = None
+        self._version: Version | None = None
 
     @property
     def sha256(self) -> str:
         """The digest of what has come."""
         return self._hash.hexdigest()
 
+    def resume(self) -> bool:
+        """Take what an earlier download has left; return whether that is all."""
+        self._version = None if self._parts is None else self._parts.begun()
+        if self._parts is None or self._version is None:
+            return False
+        for data in self._parts.read():
+            self._keep(data)
+        return self.size == self._version["size"]
+
     def headers(self) -> dict[str, str]:
         """Return the headers of the next request: the stored bytes as they are, from where the last one ended."""
         headers = {"Accept-Encoding": "identity", "User-Agent": "marin"}
         if self.size:
             headers["Range"] = f"bytes={self.size}-"
+            if (known := validator(self._version)) is not None:
+                headers["If-Range"] = known  # another version comes whole in answer, and is told by its validator
         return headers
 
     def take(self, response: http.client.HTTPResponse) -> None:
@@ -235,12 +277,14 @@ class _Taken:
     def _agree(self, response: http.client.HTTPResponse, total: int | None) -> None:
         if total is not None and total > self._max_bytes:
             raise self._too_large(total)
-        version: dict[str, object] = {name: response.headers.get(name) for name in ("ETag", "Last-Modified")}
+        version: Version = {name: response.headers.get(name) for name in ("ETag", "Last-Modified")}
         version["size"] = total
         for name, value in (self._version or {}).items():
             if value is not None and version[name] is not None and value != version[name]:
                 raise _changed(self.url, f"its {name} was {value} and is {version[name]}")
         self._version = self._version or version
+        if self._parts is not None and not self.size:
+            self._parts.start(self._version)
 
     def _pass_over(self, response: http.client.HTTPResponse) -> None:
         """Read again what has come already; it must be the same."""
@@ -258,11 +302,16 @@ class _Taken:
         while chunk := response.read(CHUNK_BYTES):
             if self.size + len(chunk) > self._max_bytes:
                 raise self._too_large(self.size + len(chunk))
-            self._sink.write(chunk)
-            self._hash.update(chunk)
-            self.size += len(chunk)
+            self._keep(chunk)
+            if self._parts is not None:
+                self._parts.add(chunk)
         if total is not None and self.size != total:
             raise _Broken(f"the connection ended at byte {self.size} of {total}")
+
+    def _keep(self, data: bytes) -> None:
+        self._sink.write(data)
+        self._hash.update(data)
+        self.size += len(data)
 
     def _too_large(self, size: int) -> InputError:
         return InputError(

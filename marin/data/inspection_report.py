@@ -45,6 +45,7 @@ def markdown(record: Record) -> str:
         _table(("source", "documents", unit, "share", "mean length"), _sources(record)),
         *_mixture(record),
         *_removed(record),
+        *_near(record),
         *_samples(record),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -54,7 +55,7 @@ def picture(record: Record) -> str:
     """Return the histogram of lengths as SVG: a bar an octave, as high as its count."""
     bars = octaves(record["lengths"])
     highest = max((count for _, count in bars), default=0)
-    width = _BAR * max(1, len(bars))
+    width = _BAR * max(4, len(bars))  # the caption needs as much
     drawn = []
     for at, (lowest, count) in enumerate(bars):
         height = 0 if not count else max(1, round(count / highest * (_HEIGHT - 20)))
@@ -132,6 +133,22 @@ def _removed(record: Record) -> Iterable[str]:
         for line in record["quarantine"]:
             yield f"`{_code(line['path'])}`, line {line['line']}, offset {line['offset']}: {_cell(line['detail'])}"
             yield _fence(line["data"])
+
+
+def _near(record: Record) -> Iterable[str]:
+    """Yield pairs of near duplicates, the least alike first."""
+    if "near_duplicates" not in record:
+        return
+    found = record["near_duplicates"]
+    yield "## Near duplicates"
+    yield (
+        f"{found['duplicates']:,} in {found['clusters']:,} clusters, the largest of {found['largest_cluster']:,}. "
+        "Similarity is the share of their shingles that two texts have in common."
+    )
+    for pair in record["near_pairs"]:
+        names = " and ".join(f"`{_code(each['id'])}` of `{_code(each['source'])}`" for each in pair["documents"])
+        yield f"similarity {pair['similarity']:.3f}, in a cluster of {pair['cluster']:,}: {names}"
+        yield from (_fence(each["text"]) for each in pair["documents"])
 
 
 def _samples(record: Record) -> Iterable[str]:

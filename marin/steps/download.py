@@ -15,7 +15,8 @@ from marin.graph.step import Step
 class Download(Step[Folder]):
     """A folder of downloaded files, each checked; `Files` and `Parquet` read it.
 
-    Planning asks no server. Without a `sha256` the first download decides what the file is, and the store keeps it.
+    Planning asks no server. Without a `sha256` the first download decides what the file is, and the store keeps it. One
+    that was killed goes on within the file, where the server says that it is still the same.
     """
 
     version = 1
@@ -45,7 +46,9 @@ class Download(Step[Folder]):
         from marin.data import download
 
         shards = [
-            download.remote_shard(file, as_of=self.as_of, max_bytes=self.max_bytes, timeout=self.timeout)
+            download.remote_shard(
+                file, as_of=self.as_of, max_bytes=self.max_bytes, timeout=self.timeout, parts=ctx.checkpoints
+            )
             for file in self.files
         ]
         mapped = ctx.map(download.download_shard, shards)

@@ -3,6 +3,8 @@
 import hashlib
 import http.server
 import io
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,10 +14,12 @@ from typing import Any
 import pytest
 
 import marin
-from marin import Download, Files, RemoteFile
+from marin import Download, Files, RemoteFile, fs
 from marin.base.errors import ConfigurationError, InputError, MarinError
+from marin.data import download_parts
 from marin.data.documents import read_documents
-from marin.data.download import FIRST_PAUSE, TRIES, fetch
+from marin.data.download import FIRST_PAUSE, TRIES, Changed, download_shard, fetch, remote_shard
+from marin.data.download_parts import Parts
 
 DATA = b"".join(b'{"text": "line %d"}\n' % number for number in range(5000))
 
@@ -34,6 +38,8 @@ class Served:
     after: Callable[["Served"], None] = lambda served: None
     hangs: bool = False
     asked: list[str | None] = field(default_factory=list)
+    conditions: list[str | None] = field(default_factory=list)
+    honours: bool = True
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -76,6 +82,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.send_header(name, value)
             self.end_headers()
             return
+        served.conditions.append(self.headers["If-Range"])
+        if asked and served.honours and self.headers["If-Range"] not in (None, served.etag):
+            asked = None
         start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and served.ranges else 0
         if start >= len(served.data) > 0:
             self.send_error(416)
@@ -284,3 +293,103 @@ def test_files_of_a_folder_without_a_match_name_what_it_has(server: Server, tmp_
     folder = Download(files=[RemoteFile(url=server.url("/a.txt"))])
     with pytest.raises(MarinError, match=r"no file matches '\*\.jsonl'; the folder has `a\.txt`"):
         marin.run(Files(folder=folder, match="*.jsonl", text="t"), store=tmp_path, backend="inline")
+
+
+KILLED = """
+import os, signal, sys
+import marin
+from marin import fs
+from marin.data import download_parts
+
+download_parts.PART_BYTES = 10_000
+create = fs.create
+
+def create_and_die(url, data, **options):
+    made = create(url, data, **options)
+    if "/00000002-" in url:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
+
+fs.create = create_and_die
+marin.run(marin.Download(files=[marin.RemoteFile(url=sys.argv[1])]), store=sys.argv[2], backend="inline")
+"""
+
+
+def killed(url: str, store: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, url, str(store)], capture_output=True, check=False, timeout=60)
+    assert done.returncode == -9, done.stderr.decode()
+
+
+def parts_in(store: Path) -> list[Path]:
+    return [path for path in store.rglob("0000*-*") if "checkpoints" in path.parts]
+
+
+def test_killed_download_goes_on_within_the_file(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = server.serve("/a")
+    killed(server.url("/a"), tmp_path / "killed")
+    assert len(parts_in(tmp_path / "killed")) == 3
+    monkeypatch.setattr(download_parts, "PART_BYTES", 10_000)
+    step = Download(files=[RemoteFile(url=server.url("/a"))])
+    folder = marin.run(step, store=tmp_path / "killed", backend="inline")
+    assert folder.read("a") == DATA
+    assert served.asked == [None, "bytes=30000-"]
+    assert served.conditions == [None, '"one"']
+    assert parts_in(tmp_path / "killed") == []
+    assert folder.digest == marin.run(step, store=tmp_path / "whole", backend="inline").digest
+
+
+def left(server: Server, folder: Path, **options: Any) -> Served:
+    """Serve a file of which a download has left three parts of 10,000 bytes."""
+    served = server.serve("/a", cuts=[35_000, *[0] * TRIES], **options)
+    with pytest.raises(InputError, match="35000 bytes had come"):
+        fetched(server.url("/a"), parts=Parts(str(folder)))
+    served.cuts.clear()
+    served.asked.clear()
+    return served
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download_parts, "PART_BYTES", 10_000)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_are_continued_without_ranges_and_from_before_a_damaged_one(server: Server, tmp_path: Path) -> None:
+    left(server, tmp_path, ranges=False)
+    assert fetched(server.url("/a"), parts=Parts(str(tmp_path)))[0] == DATA
+    Parts(str(tmp_path)).discard()
+    served = left(server, tmp_path)
+    (damaged,) = tmp_path.glob("00000001-*")
+    damaged.write_bytes(bytes(10_000))
+    assert fetched(server.url("/a"), parts=Parts(str(tmp_path)))[0] == DATA
+    assert served.asked == ["bytes=10000-"]
+    assert b"".join(Parts(str(tmp_path)).read()) == DATA[: len(DATA) // 10_000 * 10_000]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("honours", [True, False])
+def test_parts_of_a_file_that_is_another_one_now_are_thrown_away(server: Server, tmp_path: Path, honours: bool) -> None:
+    served = left(server, tmp_path / "parts", honours=honours)
+    served.data, served.etag = DATA.upper(), '"two"'
+    with pytest.raises(Changed, match="ETag"):
+        fetched(server.url("/a"), parts=Parts(str(tmp_path / "parts")))
+    shard = remote_shard(
+        RemoteFile(url=server.url("/a")), as_of="", max_bytes=10**9, timeout=9.0, parts=str(tmp_path / "all")
+    )
+    (tmp_path / "all").mkdir()
+    (tmp_path / "parts").rename(tmp_path / "all" / shard.name)
+    output = fs.FolderOutput(str(tmp_path / "made"))
+    download_shard(shard, output)
+    assert (tmp_path / "made" / "a").read_bytes() == DATA.upper()
+    assert list((tmp_path / "all").iterdir()) == []
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
+def test_no_parts_are_kept_of_a_file_without_a_strong_validator(
+    server: Server, tmp_path: Path, etag: str | None
+) -> None:
+    left(server, tmp_path / "parts", etag=etag)
+    assert not (tmp_path / "parts").exists()

@@ -77,6 +77,23 @@ def test_inspect_is_the_same_however_documents_lie_in_shards(run_step: RunStep, 
     assert [file.digest for file in one.contents.files] == [file.digest for file in many.contents.files]
 
 
+def test_inspect_shows_pairs_of_near_duplicates_with_their_similarity(run_step: RunStep, corpus: Corpus) -> None:
+    words = [f"word{number}" for number in range(60)]
+    other = " ".join([*words[:59], "changed"])
+    rows = [("b", other), ("a", " ".join(words)), ("c", " ".join(reversed(words))), ("d", " ".join(words))]
+    step = marin.Inspect(data=corpus(rows[:1], rows[1:]), near=marin.MinHash(bands=40, rows=3))
+    record, report = inspected(run_step, step)
+    assert record["near_duplicates"] == {"duplicates": 2, "clusters": 1, "largest_cluster": 3}
+    found = {frozenset(each["id"] for each in pair["documents"]): pair for pair in record["near_pairs"]}
+    assert [pair["cluster"] for pair in record["near_pairs"]] == [3, 3]
+    for names, pair in found.items():  # 56 shingles of five words, of which the last one differs
+        assert pair["similarity"] == (1.0 if names == {"a", "d"} else round(55 / 57, 3))
+    assert "similarity 0.965, in a cluster of 3: " in report
+    assert f"```text\n{other[:300]}\n```" in report[report.index("## Near duplicates") : report.index("## Samples")]
+    with pytest.raises(ConfigurationError, match=r"`Inspect\.near` compares texts"):
+        marin.Inspect(data=tokens_of(step.data), near=marin.MinHash())
+
+
 def test_inspect_tokens_has_the_numbers_of_its_input(run_step: RunStep, named: Any) -> None:
     step = tokens_of(named)
     tokens, (record, report) = run_step(step), inspected(run_step, marin.Inspect(data=step))
