@@ -3,9 +3,9 @@
     python benchmarks/rerun.py --shards 10000
 
 A corpus of so many files, a shard each, is ingested and tokenized in one process. Then fresh processes run the same
-pipeline again: unchanged; with one file touched (its time alone is new); and with one file changed. *Opened* are files of
-the corpus, and data files of the store: an unchanged rerun must open none of either. *Bare* asks the system for the size
-and time of each file, and parses the two manifests.
+pipeline again: unchanged; with one file touched (its time alone is new); and with one file changed. *Opened* are files
+of the corpus, and data files of the store: an unchanged rerun must open none of either. *Bare* asks the system for the
+size and time of each file, and parses the two manifests.
 """
 
 import argparse
