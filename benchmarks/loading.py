@@ -128,7 +128,7 @@ def main() -> None:
                 ("marin", partial(by_marin, rows, chosen)),
                 ("streaming", partial(by_streaming, options.folder, chosen)),
             ):
-                process = multiprocessing.get_context("fork").Process(target=measure, args=(f"{side} {name}", make))
+                process = multiprocessing.get_context("spawn").Process(target=measure, args=(f"{side} {name}", make))
                 process.start()
                 process.join()
     finally:
