@@ -4,7 +4,7 @@
 
 The text is the sources of Python's standard library, over and over with a number before each copy; the tokenizer is
 trained on some of it. Each side is a process of its own and gets the same `tokenizer.json`. Wall time is from the first
-import of a library to the last commit; processor time and memory (PSS, at most) are those of all its processes.
+import of a library to the last commit; processor time and memory (anonymous, at most) are those of all its processes.
 
 *ray* starts its embedded Ray within the time, *again* finds it standing and has another store. *inline* is marin in one
 process. *bare* is a loop over the same libraries in one process, which keeps no text, index, digest or count.
@@ -65,11 +65,11 @@ class Tree(threading.Thread):
         here = psutil.Process()
         for process in (here, *here.children(recursive=True)):
             try:
-                times, memory = process.cpu_times(), process.memory_full_info()
+                times, memory = process.cpu_times(), process.memory_info()
             except psutil.Error:  # it has ended
                 continue
             self.seconds[process.pid] = times.user + times.system
-            held += memory.pss
+            held += memory.rss - memory.shared
         self.peak_bytes = max(self.peak_bytes, held)
 
     def run(self) -> None:
