@@ -80,7 +80,8 @@ def show(name: str, folder: Path) -> None:
     command = [sys.executable, __file__, "--folder", str(folder)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     print(
-        f"{name:10} {found['took']:6.2f} s, of which {found['imported']:.2f} s imports marin;  processor {found['used']:.2f} s;  {found['state']}  "
+        f"{name:10} {found['took']:6.2f} s, of which {found['imported']:.2f} s imports marin;  "
+        f"processor {found['used']:.2f} s;  {found['state']}  "
         f"computed {found['computed']}  opened {found['opened']}  load {os.getloadavg()[0]:.0f}",
         flush=True,
     )
