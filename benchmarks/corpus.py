@@ -4,7 +4,7 @@
 
 The text is the sources of Python's standard library, over and over with a number before each copy; the tokenizer is
 trained on some of it. Each side is a process of its own and gets the same `tokenizer.json`. Wall time is from the first
-import of a library to the last commit; processor time and memory (PSS, at most) are those of all its processes.
+import of a library to the last commit; processor time and memory (anonymous, at most) are those of all its processes.
 
 *ray* starts its embedded Ray within the time, *again* finds it standing and has another store. *inline* is marin in one
 process. *bare* is a loop over the same libraries in one process, which keeps no text, index, digest or count.
@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -51,10 +51,11 @@ def write_corpus(folder: Path, megabytes: float) -> float:
 
 
 class Tree(threading.Thread):
-    """Watches this process and all below it: processor seconds of each, and the memory of all together."""
+    """Watches a process and all below it: processor seconds of each, and the memory of all together."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: int) -> None:
         super().__init__(daemon=True)
+        self.root = psutil.Process(root)
         self.seconds: dict[int, float] = {}
         self.peak_bytes = 0
         self.ended = threading.Event()
@@ -62,14 +63,12 @@ class Tree(threading.Thread):
     def look(self) -> None:
         """Note what is there now."""
         held = 0
-        here = psutil.Process()
-        for process in (here, *here.children(recursive=True)):
-            try:
-                times, memory = process.cpu_times(), process.memory_full_info()
-            except psutil.Error:  # it has ended
-                continue
-            self.seconds[process.pid] = times.user + times.system
-            held += memory.pss
+        with suppress(psutil.Error):  # it has ended
+            for process in (self.root, *self.root.children(recursive=True)):
+                with suppress(psutil.Error):
+                    times, memory = process.cpu_times(), process.memory_info()
+                    self.seconds[process.pid] = times.user + times.system
+                    held += memory.rss - memory.shared
         self.peak_bytes = max(self.peak_bytes, held)
 
     def run(self) -> None:
@@ -78,34 +77,54 @@ class Tree(threading.Thread):
             self.look()
 
 
+def watched(command: list[str], megabytes: float) -> None:
+    """Run a side, and print what it took by its own clock, and what was seen of its processes from here.
+
+    From here, as a peer that forks must not do so beside a thread.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as side:
+        assert side.stdout is not None
+        tree = Tree(side.pid)
+        tree.start()
+        before = 0.0
+        for line in side.stdout:
+            match line.split():
+                case ["begin", _]:
+                    tree.look()
+                    before, tree.peak_bytes = sum(tree.seconds.values()), 0
+                case ["end", name, took, tokens]:
+                    tree.look()
+                    used, load = sum(tree.seconds.values()) - before, os.getloadavg()[0]
+                    print(
+                        f"{name:10} {megabytes / float(took):7.1f} MB/s  {float(took):6.1f} s  "
+                        f"{megabytes / used:6.1f} MB a core second  {used:6.1f} s  "
+                        f"{tree.peak_bytes / 1e6:6,.0f} MB held  {int(tokens):,} tokens  load {load:.0f}",
+                        flush=True,
+                    )
+        tree.ended.set()
+        tree.join()
+    if side.returncode:
+        sys.exit(side.returncode)
+
+
 @contextmanager
-def measured(name: str, megabytes: float) -> Iterator[list[int]]:
-    """Print what a block took, and the number of tokens that it puts into the list."""
-    tree, tokens = Tree(), list[int]()
-    tree.look()
-    before, begin = sum(tree.seconds.values()), time.perf_counter()
-    tree.start()
+def measured(name: str) -> Iterator[list[int]]:
+    """Tell whoever watches when a block begins and ends, and the number of tokens that it puts into the list."""
+    tokens: list[int] = []
+    print("begin", name, flush=True)
+    begin = time.perf_counter()
     yield tokens
-    took = time.perf_counter() - begin
-    tree.ended.set()
-    tree.join()
-    tree.look()
-    used, load = sum(tree.seconds.values()) - before, os.getloadavg()[0]
-    print(
-        f"{name:10} {megabytes / took:7.1f} MB/s  {took:6.1f} s  {megabytes / used:6.1f} MB a core second  "
-        f"{used:6.1f} s  {tree.peak_bytes / 1e6:6,.0f} MB held  {tokens[0]:,} tokens  load {load:.0f}",
-        flush=True,
-    )
+    print("end", name, time.perf_counter() - begin, tokens[0], flush=True)
 
 
-def by_ray(folder: Path, tokenizer: Path, megabytes: float) -> None:
+def by_ray(folder: Path, tokenizer: Path) -> None:
     """Run marin on embedded Ray, cold and again."""
     from marin.run.api import open_backend  # noqa: PLC0415  counted
 
-    with measured("ray", megabytes) as tokens:
+    with measured("ray") as tokens:
         backend = open_backend("ray", None)
         tokens.append(by_marin(folder, tokenizer, backend=backend, store="cold"))
-    with measured("again", megabytes) as tokens:
+    with measured("again") as tokens:
         tokens.append(by_marin(folder, tokenizer, backend=backend, store="warm"))
     backend.close()
 
@@ -200,12 +219,12 @@ SIDES: dict[str, Callable[[Path, Path], int]] = {
 }
 
 
-def run_side(name: str, folder: Path, tokenizer: Path, megabytes: float) -> None:
+def run_side(name: str, folder: Path, tokenizer: Path) -> None:
     """Measure one side, in this process."""
     if name == "ray":
-        by_ray(folder, tokenizer, megabytes)
+        by_ray(folder, tokenizer)
         return
-    with measured(name, megabytes) as tokens:
+    with measured(name) as tokens:
         tokens.append(SIDES[name](folder, tokenizer))
 
 
@@ -230,14 +249,13 @@ def main() -> None:
     options = parser.parse_args()
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
     if options.side:
-        run_side(options.side, options.folder, options.folder / "tokenizer.json", options.megabytes)
+        run_side(options.side, options.folder, options.folder / "tokenizer.json")
         return
     folder = Path(tempfile.mkdtemp(prefix="marin-corpus-"))
     size = write_corpus(folder, options.megabytes)
     train(folder)
     for name in options.sides.split(","):
-        side = ["--side", name, "--folder", str(folder), "--megabytes", str(size)]
-        subprocess.run([sys.executable, __file__, *side], check=True)
+        watched([sys.executable, __file__, "--side", name, "--folder", str(folder)], size)
     shutil.rmtree(folder)
 
 

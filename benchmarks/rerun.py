@@ -53,9 +53,16 @@ def run(folder: Path) -> dict[str, Any]:
     tokenizer = marin.LoadTokenizer(url=str(folder / "tokenizer.json"), eos=EOS)
     planned = marin.plan(marin.Tokenize(documents=documents, tokenizer=tokenizer), store=folder / "store")
     result = run_plan(planned, store=folder / "store", backend="inline")
-    took = time.perf_counter() - begin
+    took, used = time.perf_counter() - begin, time.process_time()
     shards = {step.name: step.shards.get("computed", 0) for step in result.steps if step.name != "load-tokenizer"}
-    return {"took": took, "imported": imported, "state": result.state, "computed": shards, "opened": dict(opened)}
+    return {
+        "took": took,
+        "used": used,
+        "imported": imported,
+        "state": result.state,
+        "computed": shards,
+        "opened": dict(opened),
+    }
 
 
 def bare(folder: Path) -> float:
@@ -73,7 +80,8 @@ def show(name: str, folder: Path) -> None:
     command = [sys.executable, __file__, "--folder", str(folder)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     print(
-        f"{name:10} {found['took']:6.2f} s, of which {found['imported']:.2f} s imports marin;  {found['state']}  "
+        f"{name:10} {found['took']:6.2f} s, of which {found['imported']:.2f} s imports marin;  "
+        f"processor {found['used']:.2f} s;  {found['state']}  "
         f"computed {found['computed']}  opened {found['opened']}  load {os.getloadavg()[0]:.0f}",
         flush=True,
     )
