@@ -95,7 +95,9 @@ class Loop:
         if not name:
             return
         loaded = loaded or self._checkpoints.load(name)
-        self._best = min((each.score for each in self._checkpoints.found() if each.score is not None), default=math.inf)
+        if self._state.config.keep.best:
+            scores = [each.score for each in self._checkpoints.found() if each.score is not None]
+            self._best = min(scores, default=math.inf)
         self._state.restore(loaded.tensors, loaded.state, where=f"{self._checkpoints.url}/{name}")
         self._checked = self._saved_step = self._state.step
         self._logged_tokens = self._state.tokens
@@ -258,7 +260,10 @@ class Loop:
         self._logged_tokens, self._logged_at = state.tokens, now
 
     def _validate(self, validation: Validation) -> float | None:
-        """Record and return the loss on held-out sequences; its time is not counted into the tokens a second."""
+        """Record the loss on held-out sequences and return it if it is a number.
+
+        Its time is not counted into the tokens a second.
+        """
         state, began, asked = self._state, self._clock(), 0
 
         def alive() -> None:
@@ -274,7 +279,8 @@ class Loop:
         if self._ranks.rank == 0:
             self._member.metric(step=state.step, tokens=state.tokens, **found)
         self._logged_at += self._clock() - began
-        return found.get("val_loss")
+        loss = found.get("val_loss", math.nan)
+        return loss if math.isfinite(loss) else None
 
     def _has_waited(self) -> bool:
         return not self._saver.is_busy and self._clock() - self._saved_at >= self._state.config.checkpoint_seconds
@@ -302,7 +308,7 @@ class Loop:
         self._check()
         if self._ranks.rank == 0:
             self._write(self._state.tensors(), at_once=at_once)
-        self._best = min(self._best, self._score or math.inf)
+        self._best = min(self._best, math.inf if self._score is None else self._score)
         self._saved_step, self._saved_at = self._state.step, self._clock()
 
     def _write(self, tensors: Mapping[str, Mapping[str, Tensor]], *, at_once: bool) -> None:

@@ -13,7 +13,7 @@ from marin.graph.step import Step
 
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
-    "AtStep": "1 8550ab495e6ab1cf",
+    "AtStep": "1 106e3de6bdf0f876",
     "Chat": "1 4467fe5597688791",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 153a953ef2f0dcda",
@@ -43,7 +43,7 @@ GOLDEN = {
     "Shuffle": "2 ac09ea0ccd69688d",
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "2 98652a2c929e855e",
-    "Train": "1 8550ab495e6ab1cf",
+    "Train": "1 106e3de6bdf0f876",
     "TrainTokenizer": "1 68384f9e63c26981",
     "Trajectory": "1 d599ac8d011c76a7",
 }
