@@ -23,6 +23,9 @@ from marin.data.token_text import token_bytes
 from marin.data.tokenizer import load_tokenizer, num_ids, special_id
 from marin.graph.files import FileRef
 
+_SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+"""Unicode's White_Space, which `tokenizers` strips; Python's own adds the separators U+001C to U+001F."""
+
 
 class Rendered(NamedTuple):
     """A conversation as text: `answers` are character ranges of it, `control` those of the template's own tokens."""
@@ -106,7 +109,7 @@ class ChatTokenizer:
         return ids, starts
 
     def _control_id(self, word: str) -> int:
-        return special_id(self.parsing, word if word in self.special else word.strip())
+        return special_id(self.parsing, word if word in self.special else word.strip(_SPACES))
 
 
 @lru_cache(maxsize=2)
@@ -132,9 +135,9 @@ def chat_tokenizer(file: FileRef) -> ChatTokenizer:
 
 
 def _pattern(special: dict[str, AddedToken]) -> re.Pattern[str]:
-    words = sorted(special, key=len, reverse=True)
+    words, spaces = sorted(special, key=len, reverse=True), f"[{_SPACES}]*"
     each = (
-        (r"\s*" if special[word].lstrip else "") + f"(?:{re.escape(word)})" + (r"\s*" if special[word].rstrip else "")
+        (spaces if special[word].lstrip else "") + f"(?:{re.escape(word)})" + (spaces if special[word].rstrip else "")
         for word in words
     )
     return re.compile("|".join(each) or r"(?!)")

@@ -77,7 +77,7 @@ class Train(Step[Checkpoint]):
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences a rank holds at once; None: all of its share."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
-    """Time between checkpoints."""
+    """Time between checkpoints, which are written while training goes on."""
     keep: Placement[Keep] = Keep()
     """Which checkpoints stay, besides those from which the run would go on: `at_step` takes them from there."""
     log_every: Placement[int] = Field(default=10, ge=1)

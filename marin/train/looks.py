@@ -5,6 +5,7 @@ looked at, as it is what the run will leave.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Looks:
         self._state, self._member, self._ranks, self._clock = state, member, ranks, clock
         config = state.config
         self.score: float | None = None
-        """The held-out loss after this step; None where it was not looked at."""
+        """The held-out loss after this step; None where it was not looked at, or is not a number."""
         self._speaker = watched.speaker
         self._validation = watched.held_out and self._opened(watched.held_out, config.validate_sequences)
         self._stopping = config.stop and watched.stop_data and self._opened(watched.stop_data, config.stop.sequences)
@@ -72,7 +73,8 @@ class Looks:
         self.score = None
         if self._validation and self._is_due(state.config.validate_every):
             found = self._losses(self._validation)
-            self.score = found.get("val_loss")
+            loss = found.get("val_loss", math.nan)
+            self.score = loss if math.isfinite(loss) else None
             if self._ranks.rank == 0:
                 self._member.metric(step=state.step, tokens=state.tokens, **found)
         if self._speaker and self._is_due(state.config.sample_every):

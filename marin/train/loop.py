@@ -89,7 +89,9 @@ class Loop:
         if not name:
             return
         loaded = loaded or self._checkpoints.load(name)
-        self._best = min((each.score for each in self._checkpoints.found() if each.score is not None), default=math.inf)
+        if self._state.config.keep.best:
+            scores = [each.score for each in self._checkpoints.found() if each.score is not None]
+            self._best = min(scores, default=math.inf)
         self._state.restore(loaded.tensors, loaded.state, where=f"{self._checkpoints.url}/{name}")
         self._checked = self._saved_step = self._state.step
         self._logged_tokens = self._state.tokens
@@ -283,7 +285,8 @@ class Loop:
         self._check()
         if self._ranks.rank == 0:
             self._write(self._state.tensors(), at_once=at_once)
-        self._best = min(self._best, self._looks.score or math.inf)
+        score = self._looks.score
+        self._best = min(self._best, math.inf if score is None else score)
         self._saved_step, self._saved_at = self._state.step, self._clock()
 
     def _write(self, tensors: Mapping[str, Mapping[str, Tensor]], *, at_once: bool) -> None:

@@ -10,5 +10,6 @@ import marin
 
 torch.set_num_threads(1)
 sys.audit("marin.testing.start")
-(last,) = trajectory.build(files=f"{Path(marin.__file__).parent}/train/*.py", steps=20, vocab_size=300, context=32)
+files = f"{Path(marin.__file__).parent}/train/*.py"
+(last,) = trajectory.build(files=files, steps=6, points=3, vocab_size=270, context=32)
 sys.stdout.write(marin.run(last, store=sys.argv[1], backend="inline").digest)

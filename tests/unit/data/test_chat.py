@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blake3 import blake3
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -305,6 +305,7 @@ SAID = st.lists(
 ).map("".join)
 
 
+@example([[("", "\x1f")]], False)  # white space to Python, but not to Unicode
 @given(st.lists(st.lists(st.tuples(SAID, SAID), min_size=1, max_size=3), min_size=1, max_size=3), st.booleans())
 def test_chat_has_the_same_ids_and_targets_by_either_encoder(
     encoders: ChatTokenizer, talks: list[list[tuple[str, str]]], tagged: bool

@@ -16,6 +16,8 @@ GOLDEN = {
     "AtStep": "1 3d7f19754f4d832f",
     "Chat": "2 6088281bc2b545e8",
     "Chat": "1 f5628ff8798c7865",
+    "AtStep": "1 106e3de6bdf0f876",
+    "Chat": "1 4467fe5597688791",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 3befb0827bb50095",
     "Decontaminate": "1 44ecbc350a7ea457",
@@ -62,6 +64,9 @@ GOLDEN = {
     "Split": "1 6d8777e91deebb08",
     "Tokenize": "2 cfa1e70594503fbf",
     "Train": "1 4acc6fce53edd622",
+    "Split": "1 4e05fe33488e9b22",
+    "Tokenize": "2 98652a2c929e855e",
+    "Train": "1 106e3de6bdf0f876",
     "TrainTokenizer": "1 68384f9e63c26981",
     "Trajectory": "1 d599ac8d011c76a7",
 }

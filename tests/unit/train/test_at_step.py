@@ -14,7 +14,6 @@ from marin import (
     Checkpoint,
     Constant,
     Decoder,
-    Evaluate,
     Keep,
     Muon,
     Records,
@@ -76,8 +75,11 @@ def test_step_that_was_kept_has_the_weights_of_a_training_that_ended_there(tmp_p
     assert "trained_again" not in metrics(kept.at_step(4), tmp_path)
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(lr=0.01), Muon(lr=0.01, others=AdamW(lr=0.01))], ids=["adamw", "muon"])
-@pytest.mark.parametrize("kept_before", [(), (3,)], ids=["nothing kept", "an earlier one kept"])
+@pytest.mark.parametrize(
+    ("optimizer", "kept_before"),
+    [(AdamW(lr=0.01), ()), (Muon(lr=0.01, others=AdamW(lr=0.01)), (3,))],
+    ids=["nothing kept", "an earlier one kept"],
+)
 def test_step_that_was_not_kept_is_trained_again_to_the_same_bits(
     tmp_path: Path, optimizer: AdamW | Muon, kept_before: tuple[int, ...]
 ) -> None:
@@ -128,15 +130,6 @@ def test_step_is_named_and_placed_as_its_training() -> None:
     step = training().named("tiny").on(cpus=2, ranks=2).at("somewhere").at_step(4)
     assert (step.placed.name, step.placed.url) == ("tiny/step-4", None)
     assert step.placed.resources.num_ranks == 2
-
-
-def test_steps_of_a_trajectory_are_evaluated_in_one_run(tmp_path: Path) -> None:
-    model = training(keep=Keep(every=3))
-    scores = [Evaluate(checkpoint=model.at_step(step), documents=DOCUMENTS) for step in (3, 6, 9)]
-    for each in scores:
-        marin.run(each, store=tmp_path, backend="inline")
-    losses = [marin.load(each, store=tmp_path).metrics["bits_per_byte"] for each in scores]
-    assert losses == sorted(losses, reverse=True)
 
 
 def test_step_beyond_the_training_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from marin.train.checkpoint import Checkpoints
 from marin.train.config import AdamW, Constant, TrainConfig
 from marin.train.entry import train_source
 from marin.train.launched import LaunchedMember
+from marin.train.looks import Watched
 from marin.train.retention import Keep
 from marin.train.saving import Saver
 from marin.train.validation import HeldOut
@@ -244,7 +245,7 @@ def test_run_keeps_the_checkpoint_with_the_lowest_loss_on_held_out_sequences(tmp
     keep = {"keep": Keep(best=True, last=1), "checkpoint_steps": 100, "validate_every": 1, "validate_sequences": 4}
     config = CONFIG.model_copy(update={**keep, "optimizer": AdamW(lr=0.3)})
     member = Member()
-    train(tmp_path, str(tmp_path / "c"), config, member=member, held_out=HeldOut(Rows(), None))
+    train(tmp_path, str(tmp_path / "c"), config, member=member, watched=Watched(held_out=HeldOut(Rows(), None)))
     losses = {values["step"]: values["val_loss"] for values in member.metrics if "val_loss" in values}
     assert len(losses) == 8
     best = min(losses, key=lambda step: losses[step])

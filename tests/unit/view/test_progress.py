@@ -57,6 +57,15 @@ def test_apply_metrics_of_rank_zero_make_the_curve():
     assert row.curve == [(10.0, 3.0), (30.0, 2.0)]
 
 
+def test_apply_metrics_draws_what_comes_first_and_no_place_twice():
+    row = progress_of(
+        event("metric", values={"step": 1, "tokens": 10, "bits_per_byte": 3.0, "loss": 5.0}),
+        event("metric", values={"step": 2, "tokens": 20, "bits_per_byte": 2.0, "loss": 4.0}),
+        event("metric", values={"tokens": 20, "bits_per_byte": 2.5}),
+    ).rows["train"]
+    assert (row.curve_of, row.curve) == ("bits_per_byte", [(10.0, 3.0), (20.0, 2.0)])
+
+
 def test_apply_foreign_and_malformed_events_are_passed_over():
     progress = progress_of({}, {"kind": "state"}, {"kind": "state", "name": "other", "state": "done"}, event("metric"))
     assert progress.rows["train"].state == "waiting"
