@@ -57,6 +57,15 @@ def test_apply_metrics_of_rank_zero_make_the_curve():
     assert row.curve == [(10.0, 3.0), (30.0, 2.0)]
 
 
+def test_apply_samples_keeps_the_last_of_each_prompt():
+    said = [("a", "x", 10), ("b", "y", 10), ("a", "z", 20)]
+    samples = [{"prompt": prompt, "completion": completion, "step": step} for prompt, completion, step in said]
+    row = progress_of(*[event("sample", sample=sample) for sample in samples], event("sample", sample="torn")).rows[
+        "train"
+    ]
+    assert row.samples == {"a": (20, "z"), "b": (10, "y")}
+
+
 def test_apply_foreign_and_malformed_events_are_passed_over():
     progress = progress_of({}, {"kind": "state"}, {"kind": "state", "name": "other", "state": "done"}, event("metric"))
     assert progress.rows["train"].state == "waiting"
