@@ -1,4 +1,4 @@
-"""A base, and adapters that learn a few answers by heart, with a checkpoint at every step."""
+"""A base, and adapters that learn a few answers by heart, with many checkpoints on the way."""
 
 import json
 
@@ -55,7 +55,7 @@ def toy_tuning(ranks: int = 1):
         lora=Lora(rank=8, alpha=16),
         epochs=250.0,
         batch=4,
-        checkpoint_seconds=0.001,
+        checkpoint_seconds=0.1,
         log_every=1,
     ).named("tuned")
     prompts = [f"Q: {question}\nA:" for question in ANSWERS]
