@@ -25,7 +25,7 @@ GOLDEN = {
     "ExportTokens": "1 4ae76d359534c394",
     "Files": "2 110e12735650b779",
     "Filter": "1 000360dfd969b386",
-    "FineTune": "1 492ed3ae902b2fde",
+    "FineTune": "1 d4f316c47c5ba742",
     "Generate": "2 1547ddc138280142",
     "HuggingFace": "1 ec2d188e7cf21e2a",
     "ImportTokens": "1 49a9117517486d1b",
@@ -43,7 +43,7 @@ GOLDEN = {
     "Shuffle": "2 ac09ea0ccd69688d",
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "2 98652a2c929e855e",
-    "Train": "1 7845cf4d5482ccba",
+    "Train": "1 371fd1b9d4b5006c",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
