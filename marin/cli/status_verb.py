@@ -77,6 +77,8 @@ def _draw(stands: Standing) -> None:
     for row in progress.rows.values():
         if detail := row.detail or row.slowest(now):
             out.print(printable(f"{row.name}: {detail}"), soft_wrap=True)
+        for prompt, (step, completion) in row.samples.items():
+            out.print(printable(f"{row.name}, step {step}: {prompt!r} is continued by {completion!r}"), soft_wrap=True)
     if stands.damage:
         out.print(Text.assemble(("damaged: ", "yellow"), printable(stands.damage)), soft_wrap=True)
     sent, stop = stands.submission, stands.stop

@@ -23,7 +23,7 @@ from marin.data.token_text import token_bytes
 from marin.data.tokenizer import load_tokenizer, num_ids, special_id
 from marin.graph.files import FileRef
 
-_SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACES = "".join(each for each in map(chr, range(0x3001)) if each.isspace() and not "\x1c" <= each <= "\x1f")
 """Unicode's White_Space, which `tokenizers` strips; Python's own adds the separators U+001C to U+001F."""
 
 

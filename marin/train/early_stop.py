@@ -64,7 +64,8 @@ def reason_to_stop(stop: EarlyStop, looks: Sequence[Look]) -> str | None:
     if stop.target is not None and last is not None and last <= stop.target:
         return f"the loss {last:.4g} reached the target {stop.target:g}"
     if stop.patience is not None and without >= stop.patience:
-        return f"{without} looks did not improve on {best if best is None else format(best, '.4g')}"
+        looks_said = "1 look" if without == 1 else f"{without} looks"
+        return f"{looks_said} did not improve on {'anything finite' if best is None else format(best, '.4g')}"
     return None
 
 

@@ -54,6 +54,8 @@ class StepRow:
     artifact: str | None = None
     error: Mapping[str, Any] | None = None
     """`type`, `message`, `where`, `hint`."""
+    samples: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """What a model in training wrote last after each prompt, and at which step."""
     curve: list[tuple[float, float]] = field(default_factory=list)
     """(tokens or step, `curve_of`), in order of arrival."""
     curve_of: str = "loss"
@@ -173,6 +175,8 @@ def _apply(row: StepRow, event: Event) -> bool:
         row.long.pop(str(event.get("shard")), None)
         if not event.get("ended"):
             row.long[str(event.get("shard"))] = (str(event.get("host", "")), str(event.get("since", "")))
+    elif kind == "sample" and isinstance(said := event.get("sample"), dict):
+        row.samples[str(said.get("prompt"))] = (said.get("step", 0), str(said.get("completion")))
     elif kind == "metric" and event.get("rank", 0) == 0:
         values = event.get("values") or {}
         row.metrics.update(values)

@@ -20,8 +20,10 @@ from marin.graph.files import Shard
 from marin.model.config import Decoder
 from marin.model.weights import read_tensors
 from marin.train.config import AdamW, Cosine, Muon, TrainConfig, WarmupStableDecay
+from marin.train.early_stop import EarlyStop
 from marin.train.entry import open_rendezvous, resolved
 from marin.train.folder import open_folder, write_folder
+from marin.train.lora import Lora
 
 TOLERANCE = 2e-6
 STEPS = 12
@@ -118,6 +120,20 @@ def test_several_ranks_learn_what_one_learns(
         assert "loss" in texts[world_size][0]
         assert "loss" not in texts[world_size][1]
     assert (tmp_path / "2/output/tokenizer.json").read_bytes() == b"{}"
+
+
+@pytest.mark.slow  # tests/unit/train/test_adapters.py has dropout in micro-batches, test_looks.py the end
+def test_two_ranks_with_adapters_drop_out_and_stop_as_one_does(tmp_path: Path, data: Path) -> None:
+    """The second look cannot improve by so much, so the run ends there, on both ranks at once."""
+    lora = Lora(rank=4, alpha=8, dropout=0.3)
+    stop = EarlyStop(every=4, metric="training", patience=1, min_delta=9.0)
+    config = ADAM.model_copy(update={"lora": lora, "stop": stop})
+    runs = [start(tmp_path / str(world_size), data, config, world_size) for world_size in (1, 2)]
+    for processes in runs:
+        finish(processes)
+    single, double = losses(tmp_path / "1"), losses(tmp_path / "2")
+    assert len(single) == len(double) == 8
+    assert double == pytest.approx(single, rel=TOLERANCE)
 
 
 def test_two_ranks_killed_in_the_middle_continue_to_the_same_bits(tmp_path: Path, data: Path) -> None:

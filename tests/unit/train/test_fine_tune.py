@@ -96,14 +96,16 @@ def weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     ids=["whole", "adapters"],
 )
 def test_conversations_are_learnt_to_the_letter(folder: Path, options: dict[str, Any]) -> None:
-    answering = Generate(
-        checkpoint=tuned(folder, epochs=250.0, batch=4, **options),
-        prompts=[f"Q: {question}\nA:" for question in ANSWERS],
-        max_tokens=12,
-    )
-    written = run(answering, folder).to_rows()
+    """And what the model said while it was trained is what `Generate` makes it say in the end."""
+    prompts = [f"Q: {question}\nA:" for question in ANSWERS]
+    model = tuned(folder, epochs=250.0, batch=4, prompts=prompts, sample_every=1000, sample_tokens=12, **options)
+    written = run(Generate(checkpoint=model, prompts=prompts, max_tokens=12), folder).to_rows()
     assert [row["completion"] for row in written] == [f" {answer}" for answer in ANSWERS.values()]
     assert all(row["ended"] for row in written)
+    lines = "".join(path.read_text() for path in sorted((folder / "store" / "runs").rglob("*.jsonl"))).splitlines()
+    said = [event["sample"] for event in map(json.loads, lines) if event["kind"] == "sample"]
+    assert [sample["prompt"] for sample in said][-len(prompts) :] == prompts
+    assert [sample["completion"] for sample in said][-len(prompts) :] == [row["completion"] for row in written]
 
 
 @pytest.mark.parametrize("lora", [None, ADAPTERS], ids=["whole", "adapters"])

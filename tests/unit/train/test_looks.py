@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 
+import marin
 from marin import AdamW, Constant, Decoder, EarlyStop, Records, Shuffle, Tokenize, Train, TrainTokenizer, fs
-from marin.base.errors import ConfigurationError
+from marin.base.errors import ConfigurationError, MarinError
 from marin.data.loader import Batch
 from marin.graph.recipe import recipe_of
 from marin.model.hub import load_model
@@ -224,7 +225,7 @@ def test_prompt_follows_what_the_tokenizer_puts_before_a_text_else_the_end_of_te
 
 TEXTS = Records(texts=tuple(f"the {number} of {number * 7 % 11}" for number in range(40)))
 DATA = Shuffle(
-    tokens=Tokenize(documents=TEXTS, tokenizer=TrainTokenizer(documents=TEXTS, vocab_size=270)), context=16, seed=0
+    tokens=Tokenize(documents=TEXTS, tokenizer=TrainTokenizer(documents=TEXTS, vocab_size=260)), context=16, seed=0
 )
 
 
@@ -259,3 +260,15 @@ def test_what_decides_the_end_is_in_the_fingerprint_and_prompts_are_not() -> Non
     plain = fingerprint(run_of())
     assert fingerprint(run_of(prompts=["a"], sample_every=3, sample_tokens=9)) == plain
     assert fingerprint(run_of(stop=stop, stop_data=DATA)) != plain
+
+
+def test_step_that_ends_early_says_why_and_refuses_other_rows_to_decide_by(tmp_path: Path) -> None:
+    options = {"batch": 2, "stop": EarlyStop(every=2, patience=1, min_delta=9.0)}
+    found = marin.run(run_of(stop_data=DATA, **options), store=tmp_path, backend="inline")
+    record = json.loads(found.contents.reader.read(found.file("training.json")))
+    assert found.meta["steps"] == record["steps"] == 4
+    assert "1 look did not improve" in record["stop"]["reason"]
+    other = DATA.model_copy(update={"context": 8})
+    with pytest.raises(MarinError, match="have `context` 8, the data 16") as caught:
+        marin.run(run_of(stop_data=other, **options), store=tmp_path, backend="inline")
+    assert "Train.stop_data" in caught.value.where

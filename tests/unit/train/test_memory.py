@@ -13,9 +13,11 @@ from marin.data.loader import Batch
 from marin.model.config import Decoder
 from marin.model.init import build, initialise
 from marin.model.weights import read_tensors
+from marin.train.adapters import Adapters
 from marin.train.config import AdamW, Constant, Muon, TrainConfig
 from marin.train.entry import train_source
 from marin.train.launched import LaunchedMember
+from marin.train.lora import Lora
 from marin.train.memory import Memory, check_fits, estimate
 from marin.train.precision import autocast
 from marin.train.state import TrainingState
@@ -63,6 +65,10 @@ def kept_by_a_step(config: TrainConfig, rows: int) -> int:
     initialise(model, 0)
     if config.recompute == "block":
         model.recompute_layers()
+    if config.lora:
+        adapters = Adapters(model, config.lora, seed=0)
+        adapters.initialise()
+        adapters.draw(torch.arange(rows))
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -91,7 +97,16 @@ def test_estimate_of_what_lasts_is_what_a_state_holds(change: dict[str, object])
 
 @pytest.mark.parametrize("model", [LLAMA, GPT2, LLAMA.model_copy(update={"qk_norm": True, "layers": 9})])
 @pytest.mark.parametrize(
-    "change", [{}, {"precision": "bfloat16"}, {"micro_batch": 2}, {"document_mask": True}], ids=str
+    "change",
+    [
+        {},
+        {"precision": "bfloat16"},
+        {"micro_batch": 2},
+        {"document_mask": True},
+        {"lora": Lora(rank=4, alpha=4)},
+        {"lora": Lora(rank=4, alpha=4, dropout=0.1)},
+    ],
+    ids=str,
 )
 def test_estimate_of_activations_is_what_a_pass_keeps(model: Decoder, change: dict[str, object]) -> None:
     config = with_(model=model, **change)

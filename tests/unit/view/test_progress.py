@@ -66,6 +66,15 @@ def test_apply_metrics_draws_what_comes_first_and_no_place_twice():
     assert (row.curve_of, row.curve) == ("bits_per_byte", [(10.0, 3.0), (20.0, 2.0)])
 
 
+def test_apply_samples_keeps_the_last_of_each_prompt():
+    said = [("a", "x", 10), ("b", "y", 10), ("a", "z", 20)]
+    samples = [{"prompt": prompt, "completion": completion, "step": step} for prompt, completion, step in said]
+    row = progress_of(*[event("sample", sample=sample) for sample in samples], event("sample", sample="torn")).rows[
+        "train"
+    ]
+    assert row.samples == {"a": (20, "z"), "b": (10, "y")}
+
+
 def test_apply_foreign_and_malformed_events_are_passed_over():
     progress = progress_of({}, {"kind": "state"}, {"kind": "state", "name": "other", "state": "done"}, event("metric"))
     assert progress.rows["train"].state == "waiting"
