@@ -43,6 +43,7 @@ from marin.steps import (
     Deduplicate,
     Download,
     Evaluate,
+    EvaluateHarness,
     EvaluateTasks,
     Export,
     ExportTokens,
