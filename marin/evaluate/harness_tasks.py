@@ -5,10 +5,12 @@ first of them. Data come from local files: a path in a YAML file that is one of 
 Needs the extra `eval`.
 """
 
+import contextlib
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 from pyarrow import parquet
 
+from marin import fs
 from marin.base.errors import DataError, InputError, did_you_mean
 from marin.base.json import Json
 from marin.evaluate.canaries import NUM_ITEMS, CanaryError
@@ -29,6 +32,17 @@ from marin.graph.files import FileRef, Output, Reader
 
 _FAR = -1e4
 _MEASURES = ("acc", "acc_norm")
+
+
+@contextlib.contextmanager
+def laid_out(files: Sequence[FileRef]) -> Iterator[Path | None]:
+    """Give a folder of these files that lasts as long as the block; None where there are none."""
+    if not files:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="marin-harness-") as folder:
+        lay_out(files, fs.FileReader(), Path(folder))
+        yield Path(folder)
 
 
 def lay_out(files: Sequence[FileRef], reader: Reader, folder: Path) -> None:

@@ -41,22 +41,15 @@ class EvaluateHarness(Step[Scores]):
 
     def run(self, ctx: Context) -> Scores:
         """Check the tasks with an answerer that knows the gold, then score them."""
-        import tempfile
-        from pathlib import Path
-
-        from marin import fs
         from marin.evaluate import checkpoint, harness, harness_tasks
 
         loaded = checkpoint.load_checkpoint(ctx.load(self.checkpoint).contents)
-        model = harness.HarnessModel(loaded, batch_tokens=self.batch_tokens, seed=self.seed)
-        with tempfile.TemporaryDirectory(prefix="marin-harness-") as folder:
-            if self.url is not None:
-                harness_tasks.lay_out(ctx.inputs, fs.FileReader(), Path(folder))
+        with harness_tasks.laid_out(ctx.inputs) as folder:
             scores = harness_tasks.score_tasks(
-                model,
+                harness.HarnessModel(loaded, batch_tokens=self.batch_tokens, seed=self.seed),
                 self.tasks,
                 ctx.output,
-                folder=None if self.url is None else Path(folder),
+                folder=folder,
                 num_fewshot=self.num_fewshot,
                 limit=self.limit,
                 chat_template=self.chat_template,

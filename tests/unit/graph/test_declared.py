@@ -20,7 +20,7 @@ GOLDEN = {
     "Deduplicate": "1 b634867b43bffb0f",
     "Download": "1 6537e9fc22ec58db",
     "Evaluate": "2 7d58a8d2f55bd6a5",
-    "EvaluateHarness": "1 943112f9c47d9712",
+    "EvaluateHarness": "1 2e49134ac7357524",
     "EvaluateTasks": "1 23025bc2771a9691",
     "Export": "2 32e6ce04727a387b",
     "ExportTokens": "1 4ae76d359534c394",
