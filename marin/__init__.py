@@ -44,6 +44,7 @@ from marin.steps import (
     Deduplicate,
     Download,
     Evaluate,
+    EvaluateHarness,
     EvaluateTasks,
     Export,
     ExportTokens,

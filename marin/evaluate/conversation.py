@@ -7,7 +7,7 @@ is refused, because it would be parsed as the template's own.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from marin.base.errors import ConfigurationError, DataError
@@ -51,8 +51,14 @@ class ChatPrompts:
         turns = [*([("system", asking.description)] if asking.description else []), *turns, ("user", asking.question)]
         self.check([text for _, text in turns], where=where)
         messages = [{"role": role, "content": text} for role, text in turns]
+        return self.written(messages, add_generation_prompt=True, where=where)
+
+    def written(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool, where: str) -> str:
+        """Return a conversation as text; without a generation prompt it ends where its last message does."""
         try:
-            return self._template.render(messages, None, _MARKS, add_generation_prompt=True)
+            text = self._template.render(messages, None, _MARKS, add_generation_prompt=add_generation_prompt)
+            last = messages[-1]["content"].strip()
+            return text if add_generation_prompt else text[: text.rindex(last) + len(last)]
         except TemplateError as error:
             raise DataError(
                 f"the chat template refuses the conversation: {error}",

@@ -5,9 +5,10 @@ ends when tokenized alone, parses control strings, and puts a start token first 
 Needs the extra `eval`. Source: https://github.com/EleutherAI/lm-evaluation-harness, `lm_eval/api/model.py`.
 """
 
+import hashlib
 import importlib.metadata
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import lm_eval
 from lm_eval.api.instance import Instance
@@ -20,6 +21,7 @@ from marin.base.errors import ConfigurationError
 from marin.base.json import Json, dumps
 from marin.evaluate.checkpoint import LoadedCheckpoint
 from marin.evaluate.complete import Prompt, Sampling, complete_prompts
+from marin.evaluate.conversation import ChatPrompts, template_name, template_of
 from marin.evaluate.loss import ScoreSet
 from marin.evaluate.requests import Request
 from marin.evaluate.scorer import ModelPredictor, score_requests
@@ -63,6 +65,25 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the harness has no type
         adds = not is_begun if add_special_tokens is None else add_special_tokens
         ids: list[int] = self._encoder.encode(string, add_special_tokens=adds).ids
         return ids
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What the harness keys its cache of requests by."""
+        return hashlib.sha256(self._checkpoint.tokenizer_json).hexdigest()[:16]
+
+    @property
+    def chat_template_name(self) -> str | None:
+        """What the scores call the checkpoint's chat template."""
+        return template_name(self._checkpoint.chat_template, self._checkpoint.chat_template)
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        """Return the checkpoint's chat template; ConfigurationError when it has none."""
+        return template_of(True, self._checkpoint.chat_template) or ""
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return a conversation as text, up to where the assistant begins, or to the end of what it has begun."""
+        prompts = ChatPrompts(self.chat_template(), self._checkpoint)
+        return prompts.written(chat_history, add_generation_prompt=add_generation_prompt, where="EvaluateHarness.tasks")
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **ignored: object
@@ -138,8 +159,15 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the harness has no type
         return [postprocess_generated_text(each["completion"], stop, None) for each in completions]
 
 
-def harness_scores(model: HarnessModel, tasks: Sequence[str | object], **options: Any) -> ScoreSet:  # Any: passed on
-    """Return the harness' scores as `TASK/METRIC`, its version and its tasks' versions beside them.
+class HarnessResults(NamedTuple):
+    """Scores, and by task what was made of each item, in order."""
+
+    scores: ScoreSet
+    samples: dict[str, list[dict[str, Any]]]  # Any: the harness' record of an item
+
+
+def harness_results(model: HarnessModel, tasks: Sequence[str | object], **options: Any) -> HarnessResults:
+    """Return the harness' scores as `TASK/METRIC`, its version and its tasks' versions beside them, and its samples.
 
     `options` are those of `lm_eval.simple_evaluate`, such as `num_fewshot`, `limit`, `task_manager`.
     """
@@ -148,10 +176,18 @@ def harness_scores(model: HarnessModel, tasks: Sequence[str | object], **options
         f"{task}/{name.removesuffix(',none')}": float(value)
         for task, scores in results["results"].items()
         for name, value in scores.items()
-        if isinstance(value, int | float)
+        if isinstance(value, int | float) and name != "sample_len"
     }
     details: dict[str, Json] = {
         "lm_eval": importlib.metadata.version("lm-eval"),
         "task_versions": {task: str(version) for task, version in results["versions"].items()},
     }
-    return ScoreSet(metrics, details)
+    samples = {
+        task: sorted(found, key=lambda sample: int(sample["doc_id"])) for task, found in results["samples"].items()
+    }
+    return HarnessResults(ScoreSet(metrics, details), samples)
+
+
+def harness_scores(model: HarnessModel, tasks: Sequence[str | object], **options: Any) -> ScoreSet:  # Any: passed on
+    """Return the scores of `harness_results`."""
+    return harness_results(model, tasks, **options).scores

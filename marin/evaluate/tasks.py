@@ -90,7 +90,7 @@ def score_shard(
     items = build_items(form, rows, shown, range(int(first), int(last)), chat)  # type: ignore[arg-type]
     scored = score(checkpoint, form, items, batch_tokens=batch_tokens, chat=chat is not None)
     with output.open(ROWS) as file:
-        parquet.write_table(_table(scored.rows), file, compression="zstd")
+        parquet.write_table(item_table(scored.rows), file, compression="zstd")
     return {
         "canary_items": scored.canary_items,
         "conditioning": checkpoint.conditioning if chat is None else "each text is all that the chat template writes",
@@ -150,7 +150,7 @@ def collect(output: Output, tasks: Sequence[Scored], *, chat_template: str | Non
     return ScoreSet(metrics, {"tasks": details})
 
 
-def _table(rows: Sequence[ItemRow]) -> pa.Table:
+def item_table(rows: Sequence[ItemRow]) -> pa.Table:
     columns: Mapping[str, list[Any]] = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
     return pa.table(columns, schema=SCHEMA)
 

@@ -8,6 +8,7 @@ from marin.steps.decontaminate import Decontaminate
 from marin.steps.deduplicate import Deduplicate
 from marin.steps.download import Download
 from marin.steps.evaluate import Evaluate
+from marin.steps.evaluate_harness import EvaluateHarness
 from marin.steps.evaluate_tasks import EvaluateTasks, Items
 from marin.steps.export import Export
 from marin.steps.export_tokens import ExportTokens
@@ -44,6 +45,7 @@ __all__ = [
     "Deduplicate",
     "Download",
     "Evaluate",
+    "EvaluateHarness",
     "EvaluateTasks",
     "Export",
     "ExportTokens",
