@@ -131,7 +131,7 @@ def test_every_field_of_every_step_was_tried():
 
 
 def test_placement_of_training_is_what_it_says():
-    seen = {"log_every", "validate_every", "validate_sequences"}
+    seen = {"log_every", "validate_every", "validate_sequences", "peak_flops"}
     assert placement_fields(TrainConfig) == {
         "micro_batch",
         "recompute",
