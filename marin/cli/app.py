@@ -27,6 +27,7 @@ VERBS = {
     "status": "how a run stands",
     "watch": "the live screen of a run",
     "logs": "what the workers of a run wrote",
+    "metrics": "the numbers of a run, also for other tools",
     "stop": "ask a run to stop and keep what it has",
     "ls": "what the store holds",
     "show": "one artifact or one run",

@@ -183,6 +183,8 @@ def _rates(row: StepRow, now: str) -> str:
         parts.append(f"{format_seconds(row.seconds_left)} left")
     if row.state == "running" and isinstance(speed, int | float):
         parts.append(f"{format_count(speed)} tokens/s")
+        if isinstance(mfu := row.metrics.get("mfu"), int | float):
+            parts.append(f"MFU {mfu:.1%}")
     elif row.state == "running" and row.rate:
         parts.append(f"{format_count(row.rate)} {row.unit}/s")
     if row.started and row.state != "cached":

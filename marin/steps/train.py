@@ -82,6 +82,8 @@ class Train(Step[Checkpoint]):
     """Which checkpoints stay, besides those from which the run would go on: `at_step` takes them from there."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
+    peak_flops: Placement[float | None] = Field(default=None, gt=0, allow_inf_nan=False)
+    """Dense FLOPS of one device, by which MFU is told; None: what is known of the device, on the CPU no MFU."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -128,6 +130,7 @@ class Train(Step[Checkpoint]):
             micro_batch=self.micro_batch,
             checkpoint_seconds=self.checkpoint_seconds,
             log_every=self.log_every,
+            peak_flops=self.peak_flops,
             validate_every=self.validate_every,
             validate_sequences=self.validate_sequences,
             keep=self.keep,

@@ -143,6 +143,8 @@ class TrainConfig(Config):
     """Tokens of a sample."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
+    peak_flops: Placement[float | None] = Field(default=None, gt=0, allow_inf_nan=False)
+    """Dense FLOPS of one device, by which MFU is told; None: what is known of the device, on the CPU no MFU."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> "TrainConfig":

@@ -4,6 +4,7 @@ Invariant: what is made ahead never moves the cursor: a step's samples follow fr
 by a Protocol, so any source with numbered sequences will do.
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -129,6 +130,8 @@ class Feed:
         self._device = device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
         self._ahead = self._start_next()
+        self.waited = 0.0
+        """Seconds for which the loop has waited for batches so far."""
 
     def __iter__(self) -> Self:
         return self
@@ -136,7 +139,9 @@ class Feed:
     def __next__(self) -> Batch:
         if self._ahead is None:
             raise StopIteration
+        began = time.perf_counter()
         ready, self._ahead = self._ahead.result(), self._start_next()
+        self.waited += time.perf_counter() - began
         return ready.to(self._device)
 
     def __enter__(self) -> Self:

@@ -21,6 +21,7 @@ from marin.graph.context import Member
 from marin.train.checkpoint import Checkpoints
 from marin.train.feed import Batch, Feed, SequenceSource
 from marin.train.looks import Looks, Watched
+from marin.train.meter import Meter
 from marin.train.nonfinite import RollBack, StopRun, Verdict, verdict
 from marin.train.order import samples
 from marin.train.precision import autocast
@@ -78,7 +79,7 @@ class Loop:
         self._saved_step, self._saved_at = state.step, clock()
         self._is_time = False
         self._best = math.inf
-        self._logged_tokens, self._logged_at = state.tokens, clock()
+        self._meter = Meter(state.config, world_size=ranks.world_size, device=state.device, clock=clock)
         self._looks = Looks(watched or Watched(), state, member=member, ranks=ranks, clock=clock)
 
     def resume(self) -> None:
@@ -94,7 +95,6 @@ class Loop:
             self._best = min(scores, default=math.inf)
         self._state.restore(loaded.tensors, loaded.state, where=f"{self._checkpoints.url}/{name}")
         self._checked = self._saved_step = self._state.step
-        self._logged_tokens = self._state.tokens
         log.info("resumed at step %d from %s", self._state.step, name)
 
     def run(self) -> Outcome:
@@ -124,6 +124,7 @@ class Loop:
             device=state.device,
             documents=state.config.document_mask,
         )
+        self._meter.start(step=state.step, tokens=state.tokens, sequences=state.plan.sequences(state.step))
         with feed:
             for batch in feed:
                 self._member.beat("train", state.step)
@@ -133,8 +134,8 @@ class Loop:
                 self._looks.decide()
                 last = state.ended or state.step == self._end
                 if state.step % state.config.log_every == 0 or last:
-                    self._report()
-                self._logged_at += self._looks.take()  # no part of the tokens a second
+                    self._report(feed.waited)
+                self._meter.leave_out(self._looks.take())
                 self._saver.check()
                 if last or self._is_due(stop=stop):
                     self._save(at_once=last or stop)
@@ -208,7 +209,6 @@ class Loop:
         loaded = loaded or self._checkpoints.load(name)
         state.return_to(loaded.tensors, loaded.state, where=f"{self._checkpoints.url}/{name}")
         self._checked = self._saved_step = state.step
-        self._logged_tokens = state.tokens
         log.warning("step %d is not finite: rolled back to %s, the samples since are passed over", step, name)
 
     def _check(self) -> None:
@@ -235,28 +235,34 @@ class Loop:
             f"the last checkpoint is of step {self._saved_step}",
         )
 
-    def _report(self) -> None:
+    def _report(self, waited: float) -> None:
+        """Record the numbers of the step and of the steps since the last report.
+
+        All waits for the device stand before the clock is read: `_check` asks for losses, `float` for this one.
+        """
         self._check()
-        state, now = self._state, self._clock()
-        if self._ranks.rank == 0:
-            step, config, plan = state.step - 1, state.config, state.plan
-            more: dict[str, float] = {"batch": plan.batch(step)} if config.ramp else {}
-            if not isinstance(config.nonfinite, StopRun):
-                more["nonfinite_steps"] = len(state.events)
-            self._member.metric(
-                step=state.step,
-                tokens=state.tokens,
-                loss=float(state.losses[step]),
-                lr=config.optimizer.lr * factor(config.schedule, step, state.num_steps, plan.sequences),
-                grad_norm=float(state.norms[step]),
-                tokens_per_second=(state.tokens - self._logged_tokens) / max(now - self._logged_at, 1e-9),
-                **more,
-            )
-            context = config.model.context or 0
-            self._member.progress(
-                plan.sequences(state.step) * context, plan.sequences(state.num_steps) * context, "tokens"
-            )
-        self._logged_tokens, self._logged_at = state.tokens, now
+        state = self._state
+        step, config, plan = state.step - 1, state.config, state.plan
+        loss, norm = float(state.losses[step]), float(state.norms[step])
+        position = plan.sequences(state.step)
+        measured = self._meter.read(step=state.step, tokens=state.tokens, sequences=position, waited=waited)
+        if self._ranks.rank != 0:
+            return
+        more: dict[str, float] = {"batch": plan.batch(step)} if config.ramp else {}
+        if not isinstance(config.nonfinite, StopRun):
+            more["nonfinite_steps"] = len(state.events)
+        self._member.metric(
+            step=state.step,
+            tokens=state.tokens,
+            loss=loss,
+            lr=config.optimizer.lr * factor(config.schedule, step, state.num_steps, plan.sequences),
+            grad_norm=norm,
+            restarts=max(0, self._member.generation - 1),
+            **measured,
+            **more,
+        )
+        context = config.model.context or 0
+        self._member.progress(position * context, plan.sequences(state.num_steps) * context, "tokens")
 
     def _has_waited(self) -> bool:
         return not self._saver.is_busy and self._clock() - self._saved_at >= self._state.config.checkpoint_seconds

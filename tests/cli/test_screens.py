@@ -17,7 +17,7 @@ def event(kind: str, second: int, **fields: object) -> dict[str, object]:
 EVENTS = [
     event("state", 0, state="running", attempt="a1"),
     event("progress", 1, done=0, total=200, unit="steps"),
-    event("metric", 11, values={"loss": 2.5, "tokens": 1000, "tokens_per_second": 123_456.0}),
+    event("metric", 11, values={"loss": 2.5, "tokens": 1000, "tokens_per_second": 123_456.0, "mfu": 0.412}),
     event("progress", 11, done=50, total=200, unit="steps"),
 ]
 
@@ -51,9 +51,9 @@ def test_live_table_keeps_one_line_a_step_and_the_loss_in_sight(width):
 def test_live_table_wide_shows_time_left_and_speed():
     progress = RunProgress.of([("train", "train")])
     progress.apply(EVENTS)
-    (line,) = drawn(120, progress)
+    (line,) = drawn(140, progress)
     assert "30 s left" in line
-    assert "123k tokens/s" in line
+    assert "123k tokens/s, MFU 41.2%" in line
 
 
 def test_live_table_more_steps_than_lines_shows_what_runs_and_counts_the_rest():

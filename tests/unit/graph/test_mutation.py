@@ -134,6 +134,7 @@ def test_placement_of_training_is_what_it_says():
     seen = {"log_every", "validate_every", "validate_sequences", "prompts", "sample_every", "sample_tokens"}
     assert placement_fields(TrainConfig) == {
         "micro_batch",
+        "peak_flops",
         "recompute",
         "checkpoint_seconds",
         "checkpoint_steps",

@@ -266,7 +266,10 @@ def test_run_reports_files_record_metrics_and_progress(tmp_path: Path) -> None:
     assert record.keys() == {"steps", "tokens", "parameters", "loss"}
     assert record["steps"] == STEPS
     assert [values["step"] for values in member.metrics] == [5, 10, 12]
-    assert member.metrics[0].keys() == {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_second"}
+    learnt = {"step", "tokens", "loss", "lr", "grad_norm", "restarts"}
+    measured = {"tokens_per_second", "step_seconds", "data_wait_fraction", "host_memory_bytes"}
+    assert member.metrics[0].keys() == learnt | measured
+    assert all(0 <= values["data_wait_fraction"] < 1 for values in member.metrics)
     assert member.metrics[-1]["tokens"] == record["tokens"]
     assert member.metrics[-1]["lr"] == pytest.approx(0.001)
     assert member.done[-1] == (768, 768, "tokens")
