@@ -97,6 +97,11 @@ class LanguageModel(nn.Module):
             return self.lm_head.weight
         return self.transformer.wte.weight if self.config.family == "gpt2" else self.model.embed_tokens.weight
 
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The blocks, first to last."""
+        return self.transformer.h if self.config.family == "gpt2" else self.model.layers
+
     def recompute_layers(self) -> None:
         """From now on keep each layer's input alone and compute the layer again for its gradients."""
         (self.transformer if self.config.family == "gpt2" else self.model).recompute = True

@@ -13,6 +13,7 @@ from marin.graph.step import Step
 from marin.model.config import Decoder
 from marin.train.config import Carry, Optimizer, Precision, Recompute, Schedule, TrainConfig, WarmupStableDecay
 from marin.train.nonfinite import NonFinite, StopRun
+from marin.train.parallel import Parallel
 from marin.train.ramp import BatchRamp, check_ramp
 
 
@@ -61,6 +62,8 @@ class Train(Step[Checkpoint]):
     """How many of them are looked at: the first ones."""
     recompute: Placement[Recompute] = "none"
     """`block`: less memory for a third more computing; each layer is computed again for its gradients."""
+    parallel: Placement[Parallel] = Parallel()
+    """What each rank holds: everything by default; `Parallel(shard="all")` divides the state among all ranks."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences a rank holds at once; None: all of its share."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
@@ -71,6 +74,7 @@ class Train(Step[Checkpoint]):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         check_ramp(self.ramp, self.batch, where="Train")
+        self.parallel.check_model(self.model)
         if self.carry == "training" and self.init is None:
             raise ConfigurationError(
                 "there is no initial checkpoint whose training could be carried on",
@@ -80,14 +84,18 @@ class Train(Step[Checkpoint]):
         return self
 
     def check_resources(self, resources: Resources) -> None:
-        """Refuse more ranks than sequences: any other number shares the same batch, evenly or not."""
+        """Refuse more ranks than sequences, or ranks that cannot be laid out; any batch is shared, evenly or not."""
         smallest, name = (self.ramp.start, "ramp.start") if self.ramp else (self.batch, "batch")
-        if resources.num_ranks > smallest:
+        axes = self.parallel.axes(resources.num_ranks)
+        readers = axes.replicate * axes.shard
+        if readers > smallest:
             raise ConfigurationError(
-                f"a batch of {smallest} sequences cannot feed {resources.num_ranks} ranks",
+                f"a batch of {smallest} sequences cannot feed {readers} ranks",
                 where=f"Train.{name}",
-                hint=f"give `{name}` at least {resources.num_ranks}, or use fewer gpus, nodes or ranks",
+                hint=f"give `{name}` at least {readers}, or use fewer gpus, nodes or ranks",
             )
+        for nodes in range(resources.least_nodes, resources.nodes):
+            self.parallel.axes(resources.ranks_per_node * nodes)
 
     def run(self, ctx: Context) -> Checkpoint:
         """Form the gang, train, and keep what rank 0 wrote."""
@@ -110,6 +118,7 @@ class Train(Step[Checkpoint]):
             document_mask=self.document_mask,
             precision=self.precision,
             recompute=self.recompute,
+            parallel=self.parallel,
             micro_batch=self.micro_batch,
             checkpoint_seconds=self.checkpoint_seconds,
             log_every=self.log_every,
@@ -119,7 +128,7 @@ class Train(Step[Checkpoint]):
         data, init = ctx.load(self.data), ctx.load(self.init) if self.init else None
         validation = ctx.load(self.validation) if self.validation else None
         entry.check_validation(validation, data)
-        entry.resolved(config, data, world_size=1, init=init)  # wrong fields are named before devices are asked for
+        entry.resolved(config, data, world_size=None, init=init)  # wrong fields are named before devices are asked for
         results = ctx.gang(
             entry.train_rank,
             rendezvous=entry.open_rendezvous,

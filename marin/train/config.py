@@ -12,6 +12,7 @@ from marin.base.config import Config, ElideIf, Placement
 from marin.base.errors import ConfigurationError
 from marin.model.config import Decoder
 from marin.train.nonfinite import NonFinite, StopRun
+from marin.train.parallel import Parallel
 from marin.train.ramp import BatchRamp, StepPlan, check_ramp, plan_steps
 
 
@@ -114,6 +115,8 @@ class TrainConfig(Config):
     """Dtype of products; weights, gradients, their sums and the optimiser are always fp32."""
     recompute: Placement[Recompute] = "none"
     """`block`: keep the input of each layer alone and compute the layer again for its gradients."""
+    parallel: Placement[Parallel] = Parallel()
+    """What each rank holds and computes."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences that a rank computes at once; all of its share by default."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
@@ -130,6 +133,7 @@ class TrainConfig(Config):
     @model_validator(mode="after")
     def _check_lengths(self) -> "TrainConfig":
         check_ramp(self.ramp, self.batch, where="TrainConfig")
+        self.parallel.check_model(self.model)
         if self.model.context is not None and self.schedule.warmup_steps >= self.num_steps(self.model.context):
             raise warmup_error(self, self.model.context)
         return self

@@ -8,10 +8,11 @@ The host waits for the device only where it logs, checkpoints, or (on the CPU, w
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 import torch
+from torch import Tensor
 
 from marin.base.errors import MarinError
 from marin.graph.context import Member
@@ -103,8 +104,8 @@ class Loop:
             offset=state.offset,
             seed=state.config.seed,
             steps=range(state.step, state.num_steps),
-            rank=self._ranks.rank,
-            world_size=self._ranks.world_size,
+            rank=state.layout.data_rank,
+            world_size=state.layout.data_ranks,
             device=state.device,
             documents=state.config.document_mask,
         )
@@ -128,17 +129,20 @@ class Loop:
     def _step(self, batch: Batch) -> tuple[bool, Verdict]:
         """Do one optimiser step; return whether any rank was asked to stop, and what was done about the step."""
         state, step = self._state, self._state.step
-        count, stops, audit = self._ranks.agree([batch.num_targets, self._member.stopping, batch.audit])
+        own = [batch.num_targets, batch.audit] if self._ranks.layout.leads else [0, 0]
+        stops, count, audit = self._ranks.agree([self._member.stopping, *own])
         log.debug("step %d rank %d samples %016x", step, self._ranks.rank, batch.audit & (2**64 - 1))
         state.gradients.clear()
-        for part in batch.micro_batches(state.config.micro_batch):
+        parts = batch.micro_batches(state.config.micro_batch, least=self._num_parts(step))
+        for number, part in enumerate(parts, 1):
+            state.gradients.begin(last=number == len(parts))
             with autocast(state.config.precision, state.device):
                 loss = state.model.loss_sum(
                     part.tokens, part.targets, part.segments, part.positions, z_loss=state.config.z_loss
                 ) / max(1, count)
             loss.backward()  # type: ignore[no-untyped-call]
             state.gradients.loss += loss.detach()
-        self._ranks.add(state.gradients.summed)
+        state.gradients.add_up(self._ranks)
         state.norms[step] = state.gradients.clip(state.config.clip)
         state.losses[step] = state.gradients.loss
         done = self._verdict(step)
@@ -152,6 +156,13 @@ class Loop:
         if state.device.type == "cpu":
             self._check()
         return stops > 0, done
+
+    def _num_parts(self, step: int) -> int:
+        """Return how many micro-batches each rank computes at least: as many as any, where they compute together."""
+        size = self._state.config.micro_batch
+        if size is None or not self._state.layout.divides:
+            return 1
+        return -(-self._state.plan.batch(step) // (self._state.layout.data_ranks * size))
 
     def _verdict(self, step: int) -> Verdict:
         """Return what to do about a step, the same on all ranks; raises Diverged when the policy's cap is reached.
@@ -241,11 +252,12 @@ class Loop:
             asked += 1
             self._member.beat(f"validate {asked}", state.step)
 
-        share = -(-state.config.batch // self._ranks.world_size)
+        share = -(-state.config.batch // state.layout.data_ranks)
         with autocast(state.config.precision, state.device):
             found = validation.losses(
                 state.model, self._ranks, micro_batch=state.config.micro_batch or share, alive=alive
             )
+        state.forget_whole()
         if self._ranks.rank == 0:
             self._member.metric(step=state.step, tokens=state.tokens, **found)
         self._logged_at += self._clock() - began
@@ -261,15 +273,17 @@ class Loop:
         return self._clock() - self._saved_at >= config.checkpoint_seconds
 
     def _save(self) -> None:
-        """Write a checkpoint from rank 0; the others meet it again at the next step."""
+        """Write a checkpoint from rank 0; the others hand over their pieces, and meet it again at the next step."""
         self._check()
-        if self._ranks.rank == 0:
-            self._member.beat("checkpoint", self._state.step)
-            self._checkpoints.save(
-                step=self._state.step,
-                generation=self._member.generation,
-                tensors=self._state.tensors(),
-                state=self._state.record(),
-                may_commit=self._member.may_commit,
-            )
+        self._state.hand_over(self._write)
         self._saved_step, self._saved_at = self._state.step, self._clock()
+
+    def _write(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        self._member.beat("checkpoint", self._state.step)
+        self._checkpoints.save(
+            step=self._state.step,
+            generation=self._member.generation,
+            tensors=tensors,
+            state=self._state.record(),
+            may_commit=self._member.may_commit,
+        )

@@ -3,6 +3,7 @@
 Invariant: equal runs write equal bytes, however often they were killed and however often they logged.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,14 +21,17 @@ SCHEMA = 1
 _POINTS = 200
 
 
-def write_result(state: TrainingState, output: Output, *, eos_id: int | None) -> dict[str, Json]:
+def write_result(
+    state: TrainingState, tensors: Mapping[str, Mapping[str, Tensor]], output: Output, *, eos_id: int | None
+) -> dict[str, Json]:
     """Write `model.safetensors`, `config.json` and `training.json`; return the record's summary.
 
+    `tensors`: the state's, whole (`TrainingState.hand_over`).
     The weights are the average where one was kept. With `keep_state` also what a branch of this run carries on.
     """
-    weights = dict(state.model.named_parameters())
+    weights = tensors["model"]
     with output.open("model.safetensors") as file:
-        write_tensors(file, state.average.state() if state.average else weights)
+        write_tensors(file, tensors.get("ema", weights))
     output.write("config.json", pretty(to_hugging_face_config(state.config.model, eos_id=eos_id)).encode())
     summary = summarise(state)
     saved = state.record()
@@ -44,7 +48,8 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
     if state.config.keep_state:
         raw = {f"{RAW}{name}": tensor for name, tensor in weights.items()} if state.average else {}
         with output.open(STATE) as file:
-            write_tensors(file, {**state.update.state(), **raw})
+            optimizer = {name: t for name, t in tensors["optimizer"].items() if not name.startswith("curve.")}
+            write_tensors(file, {**optimizer, **raw})
         record["state"] = {"updates": state.updates, "position": saved["position"]}
     output.write("training.json", pretty(record).encode())
     return summary
@@ -58,7 +63,7 @@ def summarise(state: TrainingState) -> dict[str, Json]:
     return {
         "steps": state.step,
         "tokens": state.tokens,
-        "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
+        "parameters": sum(shape.numel() for shape in state.shapes.values()),
         "loss": _mean(tail),
         **counted,
     }

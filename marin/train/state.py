@@ -4,8 +4,8 @@ Invariant: a state that was saved and restored continues bit by bit. The only cu
 data is a pure function of it; whatever else the data's order depends on is saved beside it and compared.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 from pydantic import BaseModel
@@ -15,12 +15,15 @@ from marin.base.config import ElideIf, placement_fields
 from marin.base.errors import CheckpointError
 from marin.base.json import Json
 from marin.model.decoder import LanguageModel
-from marin.model.hub import load_weights
-from marin.model.init import build, initialise
+from marin.model.hub import own_weights
+from marin.model.init import initial, outline
 from marin.train.config import TrainConfig
+from marin.train.divide import divide, forget_whole, local_weights
 from marin.train.ema import WeightAverage
+from marin.train.exchange import Exchange, Piece
 from marin.train.feed import SequenceSource
-from marin.train.gradients import Gradients
+from marin.train.gradients import DividedGradients, Gradients, StepGradients
+from marin.train.layout import WHOLE, Layout
 from marin.train.optimizer import ParameterUpdate
 from marin.train.order import VERSION, mix_audit
 from marin.train.start import Start
@@ -30,8 +33,14 @@ class TrainingState:
     """Model, optimiser, cursor and the curves so far; starts at step 0 with weights made from the seed, or given."""
 
     def __init__(
-        self, config: TrainConfig, source: SequenceSource, device: torch.device, start: Start | None = None
+        self,
+        config: TrainConfig,
+        source: SequenceSource,
+        device: torch.device,
+        start: Start | None = None,
+        layout: Layout = WHOLE,
     ) -> None:
+        """`layout`: what this rank holds. Where it divides, every rank must call, and join a process group before."""
         assert config.model.context is not None
         self.config = config
         self.device = device
@@ -46,16 +55,27 @@ class TrainingState:
         """Steps that were skipped or rolled back."""
         self._passed_over = 0
         """Sequences that a return to a checkpoint left out."""
-        self.model: LanguageModel = build(config.model, device)
+        self.layout = layout
+        self.model: LanguageModel = outline(config.model)
+        self.shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
+        """Of whole parameters."""
+        self._exchange: Exchange | None = None
+        self.gradients: StepGradients
         if config.recompute == "block":
             self.model.recompute_layers()
-        if start is None:
-            initialise(self.model, config.seed)
+        if layout.divides:
+            self._exchange = Exchange(layout)
+            divide(self.model, config, layout, device)
+            self.weights = local_weights(self.model)
+            each = config.parallel.add_gradients == "micro_batch"
+            self.gradients = DividedGradients(self.model, self.weights, layout, each=each)
         else:
-            load_weights(self.model, start.weights)
-        self.gradients = Gradients(self.model.parameters())
-        self.update = ParameterUpdate(dict(self.model.named_parameters()), config.optimizer)
-        self.average = WeightAverage(dict(self.model.named_parameters()), config.ema) if config.ema else None
+            self.model.to_empty(device=device)
+            self.weights: dict[str, Tensor] = dict(self.model.named_parameters())
+            self.gradients = Gradients(self.model.parameters())
+        self._fill(None if start is None else own_weights(self.model, start.weights))
+        self.update = ParameterUpdate(self.weights, config.optimizer, layout, self.shapes, self._exchange)
+        self.average = WeightAverage(self.weights, config.ema) if config.ema else None
         self.losses = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self.norms = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self._order: dict[str, Json] = {
@@ -72,7 +92,26 @@ class TrainingState:
             self._first = start.position(self._order)
             if start.carried is not None:
                 self._earlier_updates = start.carried.updates
-                self.update.load(start.carried.optimizer, self.updates)
+                self.update.load(self._pieces(start.carried.optimizer), self.updates)
+
+    @torch.no_grad()
+    def _fill(self, given: Mapping[str, Tensor] | None) -> None:
+        """Take over this rank's pieces of whole weights, or of initial ones made from the seed, one at a time."""
+        for name, weight in self.weights.items():
+            whole = (
+                initial(name, self.shapes[name], self.config.model, self.config.seed) if given is None else given[name]
+            )
+            weight.copy_(self.layout.piece(name, whole))
+        self.forget_whole()
+
+    def _pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return this rank's pieces of whole tensors of the optimiser or the average."""
+        return {name: self.layout.piece(name, tensor) for name, tensor in tensors.items()}
+
+    def forget_whole(self) -> None:
+        """Let go of whole weights that a forward pass without a backward one has gathered."""
+        if self.layout.divides:
+            forget_whole(self.model)
 
     @property
     def offset(self) -> int:
@@ -99,11 +138,40 @@ class TrainingState:
         self.events.append({"step": step, "action": "rollback", "to": self.step, "sequences": [begin, end]})
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Return all tensors by file and name; they share memory with the state."""
+        """Return all tensors by file and name; they share memory with the state.
+
+        In a divided state each stands for a whole tensor, which `detach` makes on rank 0 inside `hand_over`.
+        """
         curves = {"curve.loss": self.losses, "curve.grad_norm": self.norms}
-        optimizer = {**self.update.state(), **curves}
-        averages = {"ema": self.average.state()} if self.average else {}
-        return {"model": dict(self.model.named_parameters()), "optimizer": optimizer, **averages}
+        files = {"model": self.weights, "optimizer": self.update.state()}
+        if self.average is not None:
+            files["ema"] = self.average.state()
+        if self._exchange is not None:
+            files = self._stand_ins(files, self._exchange)
+        return {**files, "optimizer": {**files["optimizer"], **curves}}
+
+    def _stand_ins(self, files: Mapping[str, Mapping[str, Tensor]], exchange: Exchange) -> dict[str, dict[str, Tensor]]:
+        found: dict[str, dict[str, Tensor]] = {file: {} for file in files}
+        number = 0
+        for file, members in files.items():
+            for name, local in members.items():
+                owner = name if name in self.shapes else name.partition(".")[2]
+                piece = Piece(exchange, number, owner, local, self.shapes[owner])
+                found[file][name] = cast(Tensor, piece)  # it has what `write_tensors` asks of a tensor
+                number += 1
+        return found
+
+    def hand_over(self, write: Callable[[Mapping[str, Mapping[str, Tensor]]], None]) -> None:
+        """Call `write` with all tensors on rank 0, which may ask for each whole one; every rank must call."""
+        tensors = self.tensors()
+        if self._exchange is None:
+            if self.layout.rank == 0:
+                write(tensors)
+        elif self.layout.rank == 0:
+            self._exchange.lead(lambda: write(tensors))
+        else:
+            stand_ins = [tensor for members in tensors.values() for tensor in members.values()]
+            self._exchange.follow([piece for piece in stand_ins if isinstance(piece, Piece)])
 
     def record(self) -> dict[str, Json]:
         """Return the JSON part: cursor, what the order depends on, configuration, versions."""
@@ -123,16 +191,16 @@ class TrainingState:
         """Become what was saved; raises CheckpointError naming the first difference if that was another run."""
         compare(record["order"], self._order, where=where, what="data")
         compare(record["config"], science(self.config), where=where, what="configuration")
-        load_weights(self.model, tensors["model"])
+        self._fill(own_weights(self.model, tensors["model"]))
         rest = dict(tensors["optimizer"])
         with torch.no_grad():
             self.losses.copy_(rest.pop("curve.loss"))
             self.norms.copy_(rest.pop("curve.grad_norm"))
         if self.average is not None:
-            self.average.load(tensors.get("ema", {}))
+            self.average.load(self._pieces(tensors.get("ema", {})))
         self.step, self.tokens, self.audit = record["step"], record["tokens"], int(record["audit"], 16)
         self.events, self._passed_over = list(record.get("events", [])), record.get("passed_over", 0)
-        self.update.load(rest, self.updates)
+        self.update.load(self._pieces(rest), self.updates)
 
     def return_to(self, tensors: Mapping[str, Mapping[str, Tensor]], record: Mapping[str, Any], *, where: str) -> None:
         """Become what was saved, keep what has been recorded since, and pass over the samples since."""

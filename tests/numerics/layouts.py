@@ -1,0 +1,79 @@
+"""Ranks as processes, for tests: `python layouts.py FOLDER` runs the jobs in FOLDER/jobs.json, one after the other.
+
+A job is `{"name", "config", "data", "world_size", "checkpoints"}`. The ranks of each job are forked from one process that
+has imported torch, so that starting them costs little. Each leaves FOLDER/NAME.RANK.json with what `train_rank` returned.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed.tensor.parallel  # noqa: F401  here, once for all
+
+from marin import fs
+from marin.train.config import TrainConfig
+from marin.train.entry import open_rendezvous, train_rank
+from marin.train.folder import open_folder
+from marin.train.launched import LaunchedMember
+
+
+def train(folder: Path, job: dict[str, object], rank: int, port: int, hosted: object) -> None:
+    member = LaunchedMember(
+        rank=rank,
+        world_size=job["world_size"],
+        local_rank=rank,
+        rendezvous=f"127.0.0.1:{port}",
+        hosted=hosted,
+    )
+    result = train_rank(
+        member,
+        config=TrainConfig.model_validate_json(json.dumps(job["config"])),
+        data=open_folder(job["data"]),
+        checkpoints=job["checkpoints"],
+        output=fs.FolderOutput(str(folder / job["name"])),
+    )
+    (folder / f"{job['name']}.{rank}.json").write_text(json.dumps(result))
+
+
+def forked(work: Callable[[], None]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    finally:
+        if code:
+            traceback.print_exc()
+        os._exit(code)
+
+
+def run(folder: Path, job: dict[str, object]) -> int:
+    """Run a job and return the worst exit code of its ranks."""
+    read, write = os.pipe()
+
+    def first() -> None:
+        hosted = open_rendezvous()
+        port = hosted.address.rpartition(":")[2]
+        os.write(write, port.encode())
+        train(folder, job, 0, int(port), hosted)
+
+    children = [forked(first)]
+    os.close(write)
+    port = int(os.read(read, 16))
+    os.close(read)
+    children += [forked(lambda rank=rank: train(folder, job, rank, port, None)) for rank in range(1, job["world_size"])]
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1])
+    for each in json.loads((place / "jobs.json").read_text()):
+        if run(place, each):
+            sys.exit(f"job {each['name']} failed")
