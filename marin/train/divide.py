@@ -81,7 +81,7 @@ def _tensor_plan(config: TrainConfig) -> dict[str, ParallelStyle]:
 
 def local_weights(model: LanguageModel) -> dict[str, Tensor]:
     """Return this rank's pieces of all parameters by name, as plain tensors that share their memory."""
-    return {name: cast(DTensor, parameter).detach().to_local() for name, parameter in model.named_parameters()}
+    return {name: cast(DTensor, parameter.detach()).to_local() for name, parameter in model.named_parameters()}
 
 
 def forget_whole(model: LanguageModel) -> None:

@@ -82,7 +82,7 @@ class Exchange:
             dist.all_to_all_single(arrived, mine.reshape(-1), got, sent, group=self._group)
             returned = arrived
             if owns:
-                pieces = [flat.view(shape) for flat, shape in zip(arrived.split(sizes), shapes, strict=True)]
+                pieces = [flat.view(shape) for flat, shape in zip(torch.split(arrived, sizes), shapes, strict=True)]
                 made = make(self._layout.joined(names[0], pieces).unsqueeze(0))[0]
                 parts = [self._layout.piece(names[0], made, place).reshape(-1) for place in range(places)]
                 returned = torch.cat(parts)

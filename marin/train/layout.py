@@ -67,14 +67,19 @@ class Layout:
 
     def piece(self, name: str, whole: Tensor, place: int | None = None) -> Tensor:
         """Return what a place (this rank's by default) holds of a whole parameter, or of anything of its shape."""
-        shard, tensor = divmod(self.place if place is None else place, self.axes.tensor)
-        cut = self.cut(name)
-        if cut is not None:
-            whole = whole.chunk(self.axes.tensor, cut)[tensor]
+        shard = (self.place if place is None else place) // self.axes.tensor
+        part = self.tensor_part(name, whole, place)
         if self.axes.shard == 1:
+            return part
+        rows = part.chunk(self.axes.shard)
+        return rows[shard] if shard < len(rows) else part[:0]
+
+    def tensor_part(self, name: str, whole: Tensor, place: int | None = None) -> Tensor:
+        """Return what a place computes with: its part among tensor ranks, shards put together."""
+        cut = self.cut(name)
+        if cut is None:
             return whole
-        rows = whole.chunk(self.axes.shard)
-        return rows[shard] if shard < len(rows) else whole[:0]
+        return whole.chunk(self.axes.tensor, cut)[(self.place if place is None else place) % self.axes.tensor]
 
     def shape(self, name: str, whole: torch.Size, place: int | None = None) -> torch.Size:
         """Return the shape of a place's piece."""

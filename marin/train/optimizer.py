@@ -64,7 +64,12 @@ class ParameterUpdate:
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
     """Return whether this is a matrix inside a layer, by its Hugging Face name."""
-    return parameter.ndim == 2 and (".layers." in name or name.startswith("transformer.h."))
+    return parameter.ndim == 2 and is_in_layer(name)
+
+
+def is_in_layer(name: str) -> bool:
+    """Return whether a parameter belongs to a layer, by its Hugging Face name."""
+    return ".layers." in name or name.startswith("transformer.h.")
 
 
 def decays(name: str, parameter: Tensor, config: AdamW) -> bool:

@@ -59,6 +59,8 @@ class TrainingState:
         self.model: LanguageModel = outline(config.model)
         self.shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
         """Of whole parameters."""
+        self.weights: dict[str, Tensor]
+        """What this rank holds of them, as plain tensors by name."""
         self._exchange: Exchange | None = None
         self.gradients: StepGradients
         if config.recompute == "block":
@@ -71,7 +73,7 @@ class TrainingState:
             self.gradients = DividedGradients(self.model, self.weights, layout, each=each)
         else:
             self.model.to_empty(device=device)
-            self.weights: dict[str, Tensor] = dict(self.model.named_parameters())
+            self.weights = dict(self.model.named_parameters())
             self.gradients = Gradients(self.model.parameters())
         self._fill(None if start is None else own_weights(self.model, start.weights))
         self.update = ParameterUpdate(self.weights, config.optimizer, layout, self.shapes, self._exchange)
@@ -170,7 +172,7 @@ class TrainingState:
         elif self.layout.rank == 0:
             self._exchange.lead(lambda: write(tensors))
         else:
-            stand_ins = [tensor for members in tensors.values() for tensor in members.values()]
+            stand_ins: list[object] = [tensor for members in tensors.values() for tensor in members.values()]
             self._exchange.follow([piece for piece in stand_ins if isinstance(piece, Piece)])
 
     def record(self) -> dict[str, Json]:

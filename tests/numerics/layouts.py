@@ -1,7 +1,7 @@
 """Ranks as processes, for tests: `python layouts.py FOLDER` runs the jobs in FOLDER/jobs.json, one after the other.
 
-A job is `{"name", "config", "data", "world_size", "checkpoints"}`. The ranks of each job are forked from one process that
-has imported torch, so that starting them costs little. Each leaves FOLDER/NAME.RANK.json with what `train_rank` returned.
+A job is `{"name", "config", "data", "world_size", "checkpoints"}`. Its ranks are forked from one process that has
+imported torch, so that starting them costs little. Each leaves FOLDER/NAME.RANK.json with what `train_rank` returned.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.distributed.tensor.parallel  # noqa: F401  here, once for all
+import torch.distributed.tensor.parallel
 
 from marin import fs
 from marin.train.config import TrainConfig
