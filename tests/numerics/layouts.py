@@ -1,7 +1,7 @@
 """Ranks as processes, for tests: `python layouts.py FOLDER` runs the jobs in FOLDER/jobs.json, one after the other.
 
-A job is `{"name", "config", "data", "world_size", "checkpoints"}`. Its ranks are forked from one process that has
-imported torch, so that starting them costs little. Each leaves FOLDER/NAME.RANK.json with what `train_rank` returned.
+A job is `{"name", "config", "world_size", "checkpoints"}`, the data are fifty random rows with documents in them. Its ranks are forked from one process that has
+imported torch, so that starting them costs little. Each leaves FOLDER/NAME.RANK.json with what `train_source` returned.
 """
 
 import json
@@ -10,15 +10,39 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed.tensor.parallel
 
 from marin import fs
 from marin.train.config import TrainConfig
-from marin.train.entry import open_rendezvous, train_rank
-from marin.train.folder import open_folder
+from marin.train.entry import open_rendezvous, train_source
 from marin.train.launched import LaunchedMember
+
+
+class Rows(NamedTuple):
+    tokens: np.ndarray
+    targets: np.ndarray
+    segments: np.ndarray | None
+    positions: np.ndarray | None
+
+
+class RandomRows:
+    """Fifty rows; each token that five divides begins a document, some targets are masked."""
+
+    digest = "rows"
+    rows = np.random.default_rng(0).integers(0, 50, (50, 17))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: np.ndarray, *, segments: bool = False) -> Rows:
+        tokens, targets = self.rows[indices][:, :-1].copy(), self.rows[indices][:, 1:].copy()
+        targets[indices % 7 == 3, 5:] = -100
+        ids = np.cumsum(tokens % 5 == 0, axis=1, dtype=np.int32) if segments else None
+        return Rows(tokens, targets, ids, None)
 
 
 def train(folder: Path, job: dict[str, object], rank: int, port: int, hosted: object) -> None:
@@ -29,10 +53,10 @@ def train(folder: Path, job: dict[str, object], rank: int, port: int, hosted: ob
         rendezvous=f"127.0.0.1:{port}",
         hosted=hosted,
     )
-    result = train_rank(
+    result = train_source(
         member,
         config=TrainConfig.model_validate_json(json.dumps(job["config"])),
-        data=open_folder(job["data"]),
+        source=RandomRows(),
         checkpoints=job["checkpoints"],
         output=fs.FolderOutput(str(folder / job["name"])),
     )

@@ -6,18 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from marin import fs
-from marin.data.token_files import write_array
-from marin.graph.artifact import Sequences
-from marin.graph.files import Shard
 from marin.model.config import Decoder
 from marin.model.weights import read_tensors
 from marin.train.config import AdamW, Cosine, Muon, TrainConfig
-from marin.train.folder import write_folder
 from marin.train.parallel import Parallel
 
 TOLERANCE = 2e-6
@@ -26,7 +20,7 @@ CONTEXT = 16
 STEPS = 12
 BASE = TrainConfig(
     # three rows of some norms and 50 of the embedding: neither 2 nor 4 shards are even
-    model=Decoder(layers=2, width=18, heads=2, head_width=6, qk_norm=True),
+    model=Decoder(layers=2, width=18, heads=2, head_width=6, qk_norm=True, vocab_size=50, context=CONTEXT),
     optimizer=Muon(lr=0.003, others=AdamW(lr=0.003)),
     schedule=Cosine(warmup_steps=2),
     tokens=STEPS * 7 * CONTEXT,
@@ -37,7 +31,7 @@ BASE = TrainConfig(
     ema=0.9,
 )
 ADAM = {"optimizer": AdamW(lr=0.003), "ema": None}
-UNTIED = Decoder(layers=2, width=16, heads=4, kv_heads=2, qkv_bias=True, tied=False)
+UNTIED = Decoder(layers=2, width=16, heads=4, kv_heads=2, qkv_bias=True, tied=False, vocab_size=50, context=CONTEXT)
 LAYOUTS = {
     "fsdp2": (2, {"parallel": Parallel(shard="all")}),
     "fsdp4": (4, {"parallel": Parallel(shard="all"), "micro_batch": 1}),
@@ -49,30 +43,13 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 50 random sequences, each with two documents."""
-    root = tmp_path_factory.mktemp("sequences")
-    output = fs.FolderOutput(str(root / "shard"))
-    array = np.random.default_rng(0).integers(0, 50, (50, CONTEXT + 1)).astype("<u2")
-    write_array(output, "tokens.npy", [array], array.shape, array.dtype)
-    value = {"context": CONTEXT, "rows": 50, "targets": 50 * CONTEXT, "padded_row": None, "padding": 0}
-    own = fs.FolderOutput(str(root / "own"))
-    own.write("tokenizer.json", b"{}")
-    shards = [Shard("0", "digest", output.files, value)]
-    meta = {"context": CONTEXT, "vocab_size": 50, "eos_id": 0}
-    write_folder(Sequences.write(own, shards=shards, meta=meta), str(root / "folder"))
-    return root / "folder"
-
-
-def train(folder: Path, data: Path, jobs: list[tuple[str, int, TrainConfig, str]]) -> None:
+def train(folder: Path, jobs: list[tuple[str, int, TrainConfig, str]]) -> None:
     """Run jobs of (name, ranks, configuration, checkpoints' name) in a process of their own."""
     rows = [
         {
             "name": name,
             "world_size": world_size,
             "config": config.model_dump(mode="json"),
-            "data": str(data),
             "checkpoints": str(folder / f"{checkpoints}.checkpoints"),
         }
         for name, world_size, config, checkpoints in jobs
@@ -108,16 +85,16 @@ def with_(**changes: object) -> TrainConfig:
     return BASE.model_copy(update=changes)
 
 
-def run_layouts(folder: Path, data: Path, names: list[str], **changes: object) -> None:
+def run_layouts(folder: Path, names: list[str], **changes: object) -> None:
     jobs = [("single", 1, with_(**changes), "single")]
     jobs += [(name, LAYOUTS[name][0], with_(**{**changes, **LAYOUTS[name][1]}), name) for name in names]
-    train(folder, data, jobs)
+    train(folder, jobs)
     for name in names:
         assert_alike(folder, name, "single")
 
 
-def test_matrices_and_state_divided_among_ranks_learn_what_one_rank_learns(tmp_path: Path, data: Path) -> None:
-    run_layouts(tmp_path, data, ["fsdp2-tp2"])
+def test_matrices_and_state_divided_among_ranks_learn_what_one_rank_learns(tmp_path: Path) -> None:
+    run_layouts(tmp_path, ["fsdp2-tp2"])
 
 
 @pytest.mark.slow
@@ -126,8 +103,8 @@ def test_matrices_and_state_divided_among_ranks_learn_what_one_rank_learns(tmp_p
     [{}, {**ADAM, "model": UNTIED}, {**ADAM, "model": UNTIED, "precision": "float32", "recompute": "block"}],
     ids=["muon-tied", "adamw-untied", "recompute"],
 )
-def test_every_layout_learns_what_one_rank_learns(tmp_path: Path, data: Path, changes: dict[str, object]) -> None:
-    run_layouts(tmp_path, data, list(LAYOUTS), **changes)
+def test_every_layout_learns_what_one_rank_learns(tmp_path: Path, changes: dict[str, object]) -> None:
+    run_layouts(tmp_path, list(LAYOUTS), **changes)
 
 
 def drop_after(checkpoints: Path, step: int) -> None:
@@ -139,11 +116,9 @@ def drop_after(checkpoints: Path, step: int) -> None:
             folder.rmdir()
 
 
-def test_checkpoint_of_one_layout_continues_in_another_and_to_the_same_bits_in_its_own(
-    tmp_path: Path, data: Path
-) -> None:
+def test_checkpoint_of_one_layout_continues_in_another_and_to_the_same_bits_in_its_own(tmp_path: Path) -> None:
     divided = with_(parallel=Parallel(shard="all"))
-    train(tmp_path, data, [("whole", 2, divided, "run")])
+    train(tmp_path, [("whole", 2, divided, "run")])
     drop_after(tmp_path / "run.checkpoints", 8)
     other = tmp_path / "other.checkpoints"
     other.mkdir()
@@ -151,23 +126,23 @@ def test_checkpoint_of_one_layout_continues_in_another_and_to_the_same_bits_in_i
         (other / folder.name).mkdir()
         for file in folder.iterdir():
             (other / folder.name / file.name).write_bytes(file.read_bytes())
-    train(tmp_path, data, [("again", 2, divided, "run"), ("alone", 1, BASE, "other")])
+    train(tmp_path, [("again", 2, divided, "run"), ("alone", 1, BASE, "other")])
     for name in ("model.safetensors", "training.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert points(tmp_path, "alone")[0] == pytest.approx(points(tmp_path, "whole")[0], rel=RESHARDED)
 
 
 @pytest.mark.slow
-def test_run_whose_layout_changes_at_every_start_learns_what_one_rank_learns(tmp_path: Path, data: Path) -> None:
+def test_run_whose_layout_changes_at_every_start_learns_what_one_rank_learns(tmp_path: Path) -> None:
     steps = [
         (1, {}),
         *[LAYOUTS[name] for name in ("fsdp2", "fsdp2-tp2")],
         (3, {"parallel": Parallel(shard=3)}),
         (1, {}),
     ]
-    train(tmp_path, data, [("single", 1, with_(checkpoint_steps=2), "run")])
+    train(tmp_path, [("single", 1, with_(checkpoint_steps=2), "run")])
     for number, (world_size, change) in enumerate(steps):
         drop_after(tmp_path / "run.checkpoints", STEPS - 1)
         config = with_(checkpoint_steps=2, **change)
-        train(tmp_path, data, [(f"{number}", world_size, config, "run")])
+        train(tmp_path, [(f"{number}", world_size, config, "run")])
         assert points(tmp_path, f"{number}")[0] == pytest.approx(points(tmp_path, "single")[0], rel=RESHARDED)
