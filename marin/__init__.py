@@ -70,6 +70,7 @@ from marin.steps import (
 )
 from marin.train.config import AdamW, Constant, Cosine, Muon, WarmupStableDecay
 from marin.train.nonfinite import RollBack, SkipStep, StopRun
+from marin.train.parallel import Parallel
 from marin.train.ramp import BatchRamp
 
 __version__ = "0.1.0"

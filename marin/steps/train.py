@@ -13,7 +13,7 @@ from marin.graph.step import Step
 from marin.model.config import Decoder
 from marin.train.config import Carry, Optimizer, Precision, Recompute, Schedule, TrainConfig, WarmupStableDecay
 from marin.train.nonfinite import NonFinite, StopRun
-from marin.train.parallel import Parallel
+from marin.train.parallel import Axes, Parallel
 from marin.train.ramp import BatchRamp, check_ramp
 
 
@@ -86,7 +86,8 @@ class Train(Step[Checkpoint]):
     def check_resources(self, resources: Resources) -> None:
         """Refuse more ranks than sequences, or ranks that cannot be laid out; any batch is shared, evenly or not."""
         smallest, name = (self.ramp.start, "ramp.start") if self.ramp else (self.batch, "batch")
-        axes = self.parallel.axes(resources.num_ranks)
+        # One rank may be what is not placed yet; a run of it is refused by the rank itself.
+        axes = self.parallel.axes(resources.num_ranks) if resources.num_ranks > 1 else Axes()
         readers = axes.replicate * axes.shard
         if readers > smallest:
             raise ConfigurationError(

@@ -1,11 +1,13 @@
 """Ranks as processes, for tests: `python layouts.py FOLDER` runs the jobs in FOLDER/jobs.json, one after the other.
 
-A job is `{"name", "config", "world_size", "checkpoints"}`, the data are fifty random rows with documents in them. Its ranks are forked from one process that has
-imported torch, so that starting them costs little. Each leaves FOLDER/NAME.RANK.json with what `train_source` returned.
+A job is `{"name", "config", "world_size", "continues"}`; the data are fifty random rows with documents in them. Its
+ranks are forked from one process that has imported torch, so that starting them costs little. With `continues`,
+`[job, step]`, it finds what that job's checkpoints were at that step, as if it had been killed then.
 """
 
 import json
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -53,14 +55,24 @@ def train(folder: Path, job: dict[str, object], rank: int, port: int, hosted: ob
         rendezvous=f"127.0.0.1:{port}",
         hosted=hosted,
     )
-    result = train_source(
+    train_source(
         member,
         config=TrainConfig.model_validate_json(json.dumps(job["config"])),
         source=RandomRows(),
-        checkpoints=job["checkpoints"],
+        checkpoints=str(checkpoints_of(folder, job["name"])),
         output=fs.FolderOutput(str(folder / job["name"])),
     )
-    (folder / f"{job['name']}.{rank}.json").write_text(json.dumps(result))
+
+
+def checkpoints_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.checkpoints"
+
+
+def continue_from(folder: Path, job: dict[str, object]) -> None:
+    other, step = job["continues"]
+    for found in checkpoints_of(folder, other).iterdir():
+        if int(found.name[5:13]) <= step:
+            shutil.copytree(found, checkpoints_of(folder, job["name"]) / found.name)
 
 
 def forked(work: Callable[[], None]) -> int:
@@ -79,6 +91,8 @@ def forked(work: Callable[[], None]) -> int:
 
 def run(folder: Path, job: dict[str, object]) -> int:
     """Run a job and return the worst exit code of its ranks."""
+    if job["continues"]:
+        continue_from(folder, job)
     read, write = os.pipe()
 
     def first() -> None:

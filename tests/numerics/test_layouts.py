@@ -1,17 +1,22 @@
 """Divided among ranks in any way, a run learns what one rank learns; what one layout saves, any other continues."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from marin.model.config import Decoder
 from marin.model.weights import read_tensors
 from marin.train.config import AdamW, Cosine, Muon, TrainConfig
+from marin.train.layout import Layout
 from marin.train.parallel import Parallel
 
 TOLERANCE = 2e-6
@@ -43,17 +48,17 @@ LAYOUTS = {
 }
 
 
-def train(folder: Path, jobs: list[tuple[str, int, TrainConfig, str]]) -> None:
-    """Run jobs of (name, ranks, configuration, checkpoints' name) in a process of their own."""
-    rows = [
-        {
-            "name": name,
-            "world_size": world_size,
-            "config": config.model_dump(mode="json"),
-            "checkpoints": str(folder / f"{checkpoints}.checkpoints"),
-        }
-        for name, world_size, config, checkpoints in jobs
-    ]
+class Job(NamedTuple):
+    """One run, by a number of ranks; `continues`: another's name and the step at which it takes over."""
+
+    name: str
+    world_size: int
+    config: TrainConfig
+    continues: tuple[str, int] | None = None
+
+
+def train(folder: Path, jobs: list[Job]) -> None:
+    rows = [{**job._asdict(), "config": job.config.model_dump(mode="json")} for job in jobs]
     (folder / "jobs.json").write_text(json.dumps(rows))
     command = [sys.executable, str(Path(__file__).with_name("layouts.py")), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -85,64 +90,72 @@ def with_(**changes: object) -> TrainConfig:
     return BASE.model_copy(update=changes)
 
 
-def run_layouts(folder: Path, names: list[str], **changes: object) -> None:
-    jobs = [("single", 1, with_(**changes), "single")]
-    jobs += [(name, LAYOUTS[name][0], with_(**{**changes, **LAYOUTS[name][1]}), name) for name in names]
-    train(folder, jobs)
-    for name in names:
-        assert_alike(folder, name, "single")
-
-
-def test_matrices_and_state_divided_among_ranks_learn_what_one_rank_learns(tmp_path: Path) -> None:
-    run_layouts(tmp_path, ["fsdp2-tp2"])
+def test_divided_run_learns_what_one_rank_learns_and_either_continues_the_other(tmp_path: Path) -> None:
+    world_size, change = LAYOUTS["fsdp2-tp2"]
+    divided = with_(**change)
+    train(
+        tmp_path,
+        [
+            Job("single", 1, BASE),
+            Job("divided", world_size, divided),
+            Job("again", world_size, divided, continues=("divided", 8)),
+            Job("alone", 1, BASE, continues=("divided", 8)),
+        ],
+    )
+    assert_alike(tmp_path, "divided", "single")
+    for name in ("model.safetensors", "training.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "divided" / name).read_bytes()
+    assert points(tmp_path, "alone")[0] == pytest.approx(points(tmp_path, "single")[0], rel=RESHARDED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [{}, {**ADAM, "model": UNTIED}, {**ADAM, "model": UNTIED, "precision": "float32", "recompute": "block"}],
+    [{}, {**ADAM, "model": UNTIED}, {**ADAM, "model": UNTIED, "recompute": "block", "document_mask": False}],
     ids=["muon-tied", "adamw-untied", "recompute"],
 )
 def test_every_layout_learns_what_one_rank_learns(tmp_path: Path, changes: dict[str, object]) -> None:
-    run_layouts(tmp_path, list(LAYOUTS), **changes)
-
-
-def drop_after(checkpoints: Path, step: int) -> None:
-    """Remove the checkpoints behind a step, as if the run had been killed then."""
-    for folder in checkpoints.iterdir():
-        if int(folder.name[5:13]) > step:
-            for file in folder.iterdir():
-                file.unlink()
-            folder.rmdir()
-
-
-def test_checkpoint_of_one_layout_continues_in_another_and_to_the_same_bits_in_its_own(tmp_path: Path) -> None:
-    divided = with_(parallel=Parallel(shard="all"))
-    train(tmp_path, [("whole", 2, divided, "run")])
-    drop_after(tmp_path / "run.checkpoints", 8)
-    other = tmp_path / "other.checkpoints"
-    other.mkdir()
-    for folder in (tmp_path / "run.checkpoints").iterdir():
-        (other / folder.name).mkdir()
-        for file in folder.iterdir():
-            (other / folder.name / file.name).write_bytes(file.read_bytes())
-    train(tmp_path, [("again", 2, divided, "run"), ("alone", 1, BASE, "other")])
-    for name in ("model.safetensors", "training.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert points(tmp_path, "alone")[0] == pytest.approx(points(tmp_path, "whole")[0], rel=RESHARDED)
+    jobs = [Job("single", 1, with_(**changes))]
+    jobs += [Job(name, world_size, with_(**{**changes, **change})) for name, (world_size, change) in LAYOUTS.items()]
+    train(tmp_path, jobs)
+    for name in LAYOUTS:
+        assert_alike(tmp_path, name, "single")
 
 
 @pytest.mark.slow
 def test_run_whose_layout_changes_at_every_start_learns_what_one_rank_learns(tmp_path: Path) -> None:
-    steps = [
-        (1, {}),
-        *[LAYOUTS[name] for name in ("fsdp2", "fsdp2-tp2")],
-        (3, {"parallel": Parallel(shard=3)}),
-        (1, {}),
-    ]
-    train(tmp_path, [("single", 1, with_(checkpoint_steps=2), "run")])
-    for number, (world_size, change) in enumerate(steps):
-        drop_after(tmp_path / "run.checkpoints", STEPS - 1)
-        config = with_(checkpoint_steps=2, **change)
-        train(tmp_path, [(f"{number}", world_size, config, "run")])
-        assert points(tmp_path, f"{number}")[0] == pytest.approx(points(tmp_path, "single")[0], rel=RESHARDED)
+    layouts = [(1, {}), LAYOUTS["fsdp2"], LAYOUTS["fsdp2-tp2"], (3, {"parallel": Parallel(shard=3)}), (1, {})]
+    jobs, step = [Job("single", 1, with_(checkpoint_steps=2))], 0
+    for number, (world_size, change) in enumerate(layouts):
+        continues = (jobs[-1].name, step) if step else None
+        jobs.append(Job(f"{number}", world_size, with_(checkpoint_steps=2, **change), continues))
+        step += 2
+    train(tmp_path, jobs)
+    for job in jobs:
+        assert points(tmp_path, job.name)[0] == pytest.approx(points(tmp_path, "single")[0], rel=RESHARDED)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    num_ranks=st.sampled_from([1, 2, 3, 4, 6, 12]),
+    rows=st.integers(1, 20),
+    columns=st.integers(1, 3),
+    tensor=st.sampled_from([1, 2, 3]),
+    data=st.data(),
+)
+def test_pieces_of_all_places_joined_are_the_whole(
+    num_ranks: int, rows: int, columns: int, tensor: int, data: st.DataObject
+) -> None:
+    assume(num_ranks % tensor == 0)
+    shard = data.draw(st.sampled_from([n for n in range(1, 13) if (num_ranks // tensor) % n == 0]))
+    layout = Layout(Parallel(shard=shard, tensor=tensor).axes(num_ranks))
+    for name in ("model.norm.weight", "momentum.x.q_proj.weight", "x.down_proj.weight", "x.k_proj.bias"):
+        shape = (6 * rows,) if name.endswith("bias") else (6 * rows, 6 * columns) if "proj" in name else (rows,)
+        whole = torch.arange(math.prod(shape)).view(shape)
+        pieces = [layout.piece(name, whole, place) for place in range(layout.num_places)]
+        assert torch.equal(layout.joined(name, pieces), whole)
+        assert [piece.shape for piece in pieces] == [
+            layout.shape(name, whole.shape, place) for place in range(layout.num_places)
+        ]
+        held = sum(layout.piece(name, whole, rank % layout.num_places).numel() for rank in range(num_ranks))
+        assert held == layout.copies(name) * whole.numel()

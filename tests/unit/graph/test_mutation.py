@@ -134,6 +134,7 @@ def test_placement_of_training_is_what_it_says():
     seen = {"log_every", "validate_every", "validate_sequences"}
     assert placement_fields(TrainConfig) == {
         "micro_batch",
+        "parallel",
         "recompute",
         "checkpoint_seconds",
         "checkpoint_steps",
