@@ -65,16 +65,7 @@ class TrainingState:
         self.gradients: StepGradients
         if config.recompute == "block":
             self.model.recompute_layers()
-        if layout.divides:
-            self._exchange = Exchange(layout)
-            divide(self.model, config, layout, device)
-            self.weights = local_weights(self.model)
-            each = config.parallel.add_gradients == "micro_batch"
-            self.gradients = DividedGradients(self.model, self.weights, layout, each=each)
-        else:
-            self.model.to_empty(device=device)
-            self.weights = dict(self.model.named_parameters())
-            self.gradients = Gradients(self.model.parameters())
+        self._place()
         self._fill(None if start is None else own_weights(self.model, start.weights))
         self.update = ParameterUpdate(self.weights, config.optimizer, layout, self.shapes, self._exchange)
         self.average = WeightAverage(self.weights, config.ema) if config.ema else None
@@ -95,6 +86,19 @@ class TrainingState:
             if start.carried is not None:
                 self._earlier_updates = start.carried.updates
                 self.update.load(self._pieces(start.carried.optimizer), self.updates)
+
+    def _place(self) -> None:
+        """Give the model undefined memory on the device, all of it or this rank's pieces."""
+        if self.layout.divides:
+            self._exchange = Exchange(self.layout)
+            divide(self.model, self.config, self.layout, self.device)
+            self.weights = local_weights(self.model)
+            each = self.config.parallel.add_gradients == "micro_batch"
+            self.gradients = DividedGradients(self.model, self.weights, self.layout, each=each)
+        else:
+            self.model.to_empty(device=self.device)
+            self.weights = dict(self.model.named_parameters())
+            self.gradients = Gradients(self.model.parameters())
 
     @torch.no_grad()
     def _fill(self, given: Mapping[str, Tensor] | None) -> None:
