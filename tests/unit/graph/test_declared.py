@@ -42,7 +42,7 @@ GOLDEN = {
     "Shuffle": "2 ac09ea0ccd69688d",
     "Split": "1 4e05fe33488e9b22",
     "Tokenize": "2 98652a2c929e855e",
-    "Train": "1 cfdb6f1911b76dbd",
+    "Train": "1 6f39d46fd3f6e3b6",
     "TrainTokenizer": "1 68384f9e63c26981",
 }
 """Source digest of each of marin's own steps, first 16 digits, after its version.
