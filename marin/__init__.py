@@ -76,6 +76,7 @@ from marin.train.config import AdamW, Constant, Cosine, Muon, WarmupStableDecay
 from marin.train.early_stop import EarlyStop
 from marin.train.lora import Lora
 from marin.train.nonfinite import RollBack, SkipStep, StopRun
+from marin.train.parallel import Parallel
 from marin.train.ramp import BatchRamp
 from marin.train.retention import Keep
 

@@ -97,6 +97,11 @@ class LanguageModel(nn.Module):
             return self.lm_head.weight
         return self.transformer.wte.weight if self.config.family == "gpt2" else self.model.embed_tokens.weight
 
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The blocks, first to last."""
+        return self.transformer.h if self.config.family == "gpt2" else self.model.layers
+
     def recompute_layers(self) -> None:
         """From now on keep each layer's input alone and compute the layer again for its gradients."""
         (self.transformer if self.config.family == "gpt2" else self.model).recompute = True
@@ -114,6 +119,13 @@ class LanguageModel(nn.Module):
     ) -> Tensor:
         """Return logits `[B, T, V]` for int64 tokens, whole in memory: for short inputs, not for training."""
         return F.linear(self.hidden(tokens_BT, segments_BT, positions_BT), self.output_weight)
+
+    def likeliest(self, tokens_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """Return the likeliest token behind the first `lengths_B` tokens of each row, int64 `[B]`; no gradient."""
+        with torch.no_grad():
+            hidden_BTD = self.hidden(tokens_BT)
+            last_BD = hidden_BTD[torch.arange(len(lengths_B), device=lengths_B.device), lengths_B - 1]
+            return F.linear(last_BD, self.output_weight).argmax(dim=-1)
 
     def loss_sum(
         self,

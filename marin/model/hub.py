@@ -196,7 +196,14 @@ def load_model(config: Decoder, tensors: Mapping[str, Tensor], device: torch.dev
 
 @torch.no_grad()
 def load_weights(model: LanguageModel, tensors: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model; raises DataError unless every name and shape agrees.
+    """Copy weights into a model; raises DataError as `own_weights` does."""
+    given = own_weights(model, tensors)
+    for name, parameter in model.named_parameters():
+        parameter.copy_(given[name])
+
+
+def own_weights(model: LanguageModel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a model among `tensors`; raises DataError unless every name and shape agrees.
 
     A tied model may carry a copy of its embedding as `lm_head.weight`, which is left out.
     """
@@ -214,5 +221,4 @@ def load_weights(model: LanguageModel, tensors: Mapping[str, Tensor]) -> None:
             where="model.safetensors",
             hint="use the weights and the config.json of one checkpoint",
         )
-    for name, parameter in own.items():
-        parameter.copy_(given[name])
+    return given

@@ -22,11 +22,15 @@ def generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
+def outline(config: Decoder) -> LanguageModel:
+    """Return the model on the device `meta`: shapes without memory."""
+    with torch.device("meta"):
+        return LanguageModel(config)
+
+
 def build(config: Decoder, device: torch.device) -> LanguageModel:
     """Return the model on `device` with fp32 memory for its weights, which are undefined."""
-    with torch.device("meta"):
-        model = LanguageModel(config)
-    return model.to_empty(device=device)
+    return outline(config).to_empty(device=device)
 
 
 @torch.no_grad()
@@ -36,13 +40,14 @@ def initialise(model: LanguageModel, seed: int) -> None:
     Matrices that write to the residual stream get init_std / sqrt(2 layers), as in GPT-2, section 2.3.
     """
     for name, parameter in model.named_parameters():
-        parameter.copy_(_initial(name, parameter, model, seed))
+        parameter.copy_(initial(name, parameter.shape, model.config, seed))
 
 
-def _initial(name: str, parameter: Tensor, model: LanguageModel, seed: int) -> Tensor:
-    if parameter.ndim == 1:
-        return torch.zeros(parameter.shape) if name.endswith("bias") else torch.ones(parameter.shape)
-    std = model.config.init_std
+def initial(name: str, shape: torch.Size, config: Decoder, seed: int) -> Tensor:
+    """Return the initial value of one whole parameter, fp32 on the CPU."""
+    if len(shape) == 1:
+        return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
+    std = config.init_std
     if name.endswith(_TO_RESIDUAL):
-        std /= math.sqrt(2 * model.config.layers)
-    return torch.empty(parameter.shape).normal_(0, std, generator=generator(seed, name))
+        std /= math.sqrt(2 * config.layers)
+    return torch.empty(shape).normal_(0, std, generator=generator(seed, name))

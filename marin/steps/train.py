@@ -15,6 +15,7 @@ from marin.model.config import Decoder
 from marin.train.config import Carry, Optimizer, Precision, Recompute, Schedule, TrainConfig, WarmupStableDecay
 from marin.train.early_stop import EarlyStop, check_stop
 from marin.train.nonfinite import NonFinite, StopRun
+from marin.train.parallel import Axes, Parallel
 from marin.train.ramp import BatchRamp, check_ramp
 from marin.train.retention import Keep, check_keep
 
@@ -74,6 +75,8 @@ class Train(Step[Checkpoint]):
     """Tokens of a sample."""
     recompute: Placement[Recompute] = "none"
     """`block`: less memory for a third more computing; each layer is computed again for its gradients."""
+    parallel: Placement[Parallel] = Parallel()
+    """What each rank holds: everything by default; `Parallel(shard="all")` divides the state among all ranks."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences a rank holds at once; None: all of its share."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
@@ -90,6 +93,7 @@ class Train(Step[Checkpoint]):
         check_ramp(self.ramp, self.batch, where="Train")
         check_keep(self.keep, self.nonfinite, where="Train.keep")
         check_stop(self.stop, has_data=self.stop_data is not None, where="Train")
+        self.parallel.check_model(self.model)
         if self.carry == "training" and self.init is None:
             raise ConfigurationError(
                 "there is no initial checkpoint whose training could be carried on",
@@ -99,14 +103,19 @@ class Train(Step[Checkpoint]):
         return self
 
     def check_resources(self, resources: Resources) -> None:
-        """Refuse more ranks than sequences: any other number shares the same batch, evenly or not."""
+        """Refuse more ranks than sequences, or ranks that cannot be laid out; any batch is shared, evenly or not."""
         smallest, name = (self.ramp.start, "ramp.start") if self.ramp else (self.batch, "batch")
-        if resources.num_ranks > smallest:
+        # One rank may be what is not placed yet; a run of it is refused by the rank itself.
+        axes = self.parallel.axes(resources.num_ranks) if resources.num_ranks > 1 else Axes()
+        readers = axes.replicate * axes.shard
+        if readers > smallest:
             raise ConfigurationError(
-                f"a batch of {smallest} sequences cannot feed {resources.num_ranks} ranks",
+                f"a batch of {smallest} sequences cannot feed {readers} ranks",
                 where=f"Train.{name}",
-                hint=f"give `{name}` at least {resources.num_ranks}, or use fewer gpus, nodes or ranks",
+                hint=f"give `{name}` at least {readers}, or use fewer gpus, nodes or ranks",
             )
+        for nodes in range(resources.least_nodes, resources.nodes):
+            self.parallel.axes(resources.ranks_per_node * nodes)
 
     def configuration(self) -> TrainConfig:
         """Return what the ranks are told."""
@@ -127,6 +136,7 @@ class Train(Step[Checkpoint]):
             document_mask=self.document_mask,
             precision=self.precision,
             recompute=self.recompute,
+            parallel=self.parallel,
             micro_batch=self.micro_batch,
             checkpoint_seconds=self.checkpoint_seconds,
             log_every=self.log_every,
@@ -160,7 +170,7 @@ class Train(Step[Checkpoint]):
         stop_data = ctx.load(self.stop_data) if self.stop_data else None
         entry.check_validation(validation, data)
         entry.check_validation(stop_data, data, field="stop_data")
-        entry.resolved(config, data, world_size=1, init=init)  # wrong fields are named before devices are asked for
+        entry.resolved(config, data, world_size=None, init=init)  # wrong fields are named before devices are asked for
         results = ctx.gang(
             entry.train_rank,
             rendezvous=entry.open_rendezvous,

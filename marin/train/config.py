@@ -14,6 +14,7 @@ from marin.model.config import Decoder
 from marin.train.early_stop import EarlyStop
 from marin.train.lora import Lora
 from marin.train.nonfinite import NonFinite, StopRun
+from marin.train.parallel import Parallel
 from marin.train.ramp import BatchRamp, StepPlan, check_ramp, plan_steps
 from marin.train.retention import Keep, check_keep
 
@@ -123,6 +124,8 @@ class TrainConfig(Config):
     """Whether the result keeps the initial checkpoint's context and special tokens, where those are more."""
     recompute: Placement[Recompute] = "none"
     """`block`: keep the input of each layer alone and compute the layer again for its gradients."""
+    parallel: Placement[Parallel] = Parallel()
+    """What each rank holds and computes."""
     micro_batch: Placement[int | None] = Field(default=None, ge=1)
     """Sequences that a rank computes at once; all of its share by default."""
     checkpoint_seconds: Placement[float] = Field(default=120, gt=0)
@@ -150,6 +153,8 @@ class TrainConfig(Config):
     def _check_lengths(self) -> "TrainConfig":
         check_ramp(self.ramp, self.batch, where="TrainConfig")
         check_keep(self.keep, self.nonfinite, where="TrainConfig.keep")
+        self.parallel.check_model(self.model)
+        check_lora(self.lora, self.parallel)
         if self.model.context is not None and self.schedule.warmup_steps >= self.num_steps(self.model.context):
             raise warmup_error(self, self.model.context)
         return self
@@ -166,6 +171,16 @@ class TrainConfig(Config):
     def smallest_batch(self) -> int:
         """Sequences of the smallest step."""
         return self.ramp.start if self.ramp else self.batch
+
+
+def check_lora(lora: Lora | None, parallel: Parallel) -> None:
+    """Raise ConfigurationError where adapters would have to be divided among ranks."""
+    if lora is not None and (parallel.shard != 1 or parallel.tensor != 1):
+        raise ConfigurationError(
+            "adapters are small and are not divided among ranks, nor is the model that they adapt",
+            where="TrainConfig.parallel",
+            hint="leave `parallel` out, or train all weights by leaving `lora` out",
+        )
 
 
 def warmup_error(config: TrainConfig, context: int) -> ConfigurationError:

@@ -6,12 +6,13 @@
 import inspect
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 import torch._dynamo  # the first optimiser imports it, for 1 s: here a fork server does, once for all ranks
+from torch import Tensor
 
 from marin.base.errors import ConfigurationError, DataError, Interrupted
 from marin.base.json import Json
@@ -30,6 +31,7 @@ from marin.train.feed import SequenceSource
 from marin.train.looks import Watched
 from marin.train.loop import Loop, Outcome
 from marin.train.memory import check_fits, estimate
+from marin.train.parallel import Axes
 from marin.train.ranks import device_of, join, memory_of, open_rendezvous
 from marin.train.record import write_result
 from marin.train.samples import Speaker
@@ -130,20 +132,31 @@ def train_source(
     needed = estimate(config, world_size=member.world_size, device_type=device.type)
     log.info("a rank needs about %s of memory, %s of it lasting", *map(format_size, (needed.total, needed.lasting)))
     check_fits(needed, memory_of(device), where=f"{device}")
-    ranks = join(member, device)
-    state = TrainingState(config, source, device, start)
+    ranks = join(member, device, config.parallel)
+    state = TrainingState(config, source, device, start, ranks.layout)
     kept = Checkpoints(checkpoints, keep=config.keep)
     loop = Loop(state, source, kept, member=member, ranks=ranks, watched=watched, until=until)
     loop.resume()
     outcome = loop.run()
-    ranks.close()
     if outcome is Outcome.STOPPED:
+        ranks.close()
         return {"stopped": loop.saved_step}
-    if member.rank != 0 or until is not None:
+    if until is not None:
+        ranks.close()
         return {"files": [], "record": {}}
-    member.beat("write", state.step)
-    summary = write_result(state, output, eos_id=eos_id)
-    return {"files": [asdict(file) for file in output.files], "record": summary}
+    summary: dict[str, Json] = {}
+
+    def write(tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        member.beat("write", state.step)
+        summary.update(write_result(state, tensors, output, eos_id=eos_id))
+
+    if state.layout.divides:
+        state.hand_over(write)
+        ranks.close()
+    else:  # nobody need wait for rank 0
+        ranks.close()
+        state.hand_over(write)
+    return {"files": [asdict(file) for file in output.files] if member.rank == 0 else [], "record": summary}
 
 
 def check_source(config: TrainConfig, source: SequenceSource) -> None:
@@ -210,12 +223,12 @@ def tokens_of(data: Sequences, *, epochs: float) -> int:
 
 
 def resolved(
-    config: TrainConfig, data: Sequences, *, world_size: int, init: Checkpoint | None = None, step: str = "Train"
+    config: TrainConfig, data: Sequences, *, world_size: int | None, init: Checkpoint | None = None, step: str = "Train"
 ) -> TrainConfig:
     """Return the configuration with what the data decide filled in; raises ConfigurationError if they disagree.
 
-    With an initial checkpoint its model must be the one to train, and its tokenizer that of the data. `step` is whose
-    fields are named.
+    `world_size` None: the ranks are not known yet. With an initial checkpoint its model must be the one to train, and
+    its tokenizer that of the data. `step` is whose fields are named.
     """
     context = data.meta["context"]
     if data.meta.get("num_target_tokens") == 0:
@@ -229,11 +242,14 @@ def resolved(
         model = matched(model, read_decoder(init), context=context, step=step)
         check_tokenizer(data, init, where=f"{step}.init", of="the initial checkpoint's")
     model = model.with_data(vocab_size=data.meta["vocab_size"], context=context)
-    if config.smallest_batch < world_size:
+    config.parallel.check_model(model)
+    axes = config.parallel.axes(world_size) if world_size else Axes()
+    readers = axes.replicate * axes.shard
+    if config.smallest_batch < readers:
         raise ConfigurationError(
-            f"a batch of {config.smallest_batch} sequences cannot feed {world_size} ranks",
+            f"a batch of {config.smallest_batch} sequences cannot feed {readers} ranks",
             where="TrainConfig.ramp.start" if config.ramp else "TrainConfig.batch",
-            hint=f"give `batch` at least {world_size}, or use fewer ranks",
+            hint=f"give `batch` at least {readers}, or use fewer ranks",
         )
     if config.schedule.warmup_steps >= config.num_steps(context):
         raise warmup_error(config, context)

@@ -74,10 +74,19 @@ class Batch(NamedTuple):
     samples: Tensor | None = None
     """int64 `[B]`: stream position of each row, for what is drawn at random in training."""
 
-    def micro_batches(self, size: int | None) -> "list[Batch]":
-        """Return parts of at most `size` sequences; all at once for None."""
+    def micro_batches(self, size: int | None, *, least: int = 1) -> "list[Batch]":
+        """Return parts of at most `size` sequences, all at once for None.
+
+        With fewer than `least` parts one sequence is given again without targets, which adds an exact 0.
+        """
         starts = range(0, len(self.tokens), size or len(self.tokens))
-        return [self._part(slice(start, start + (size or len(self.tokens)))) for start in starts]
+        parts = [self._part(slice(start, start + (size or len(self.tokens)))) for start in starts]
+        fillers = least - len(parts)
+        return parts + [self._part(slice(0, 1)).without_targets() for _ in range(fillers)]
+
+    def without_targets(self) -> "Batch":
+        """Return the same sequences with no target that counts."""
+        return self._replace(targets=torch.full_like(self.targets, MASKED), num_targets=0)
 
     def pinned(self) -> "Batch":
         """Return it in memory from which copies to a GPU need no wait."""

@@ -94,8 +94,8 @@ class Looks:
 
     def _losses(self, validation: Validation) -> dict[str, float]:
         state = self._state
-        share = -(-state.config.batch // self._ranks.world_size)
-        with state.averaged(), autocast(state.config.precision, state.device):
+        share = -(-state.config.batch // state.layout.data_ranks)
+        with state.looked_at(), autocast(state.config.precision, state.device):
             return validation.losses(
                 state.model, self._ranks, micro_batch=state.config.micro_batch or share, alive=self._beating("validate")
             )
@@ -103,7 +103,7 @@ class Looks:
     def _speak(self, speaker: Speaker) -> None:
         state = self._state
         context = state.config.model.context or 0
-        with state.averaged(), autocast(state.config.precision, state.device):
+        with state.looked_at(), autocast(state.config.precision, state.device):
             samples = speaker.speak(state.model, context=context, alive=self._beating("sample"))
         for prompt, completion in samples if self._ranks.rank == 0 else ():
             self._member.sample(step=state.step, prompt=prompt, completion=completion)

@@ -119,8 +119,8 @@ class Loop:
             offset=state.offset,
             seed=state.config.seed,
             steps=range(state.step, state.step if state.ended else self._end),
-            rank=self._ranks.rank,
-            world_size=self._ranks.world_size,
+            rank=state.layout.data_rank,
+            world_size=state.layout.data_ranks,
             device=state.device,
             documents=state.config.document_mask,
         )
@@ -148,12 +148,15 @@ class Loop:
     def _step(self, batch: Batch) -> tuple[bool, Verdict]:
         """Do one optimiser step; return whether any rank was asked to stop, and what was done about the step."""
         state, step = self._state, self._state.step
-        own = [batch.num_targets, self._member.stopping, batch.audit, self._ranks.rank == 0 and self._has_waited()]
-        count, stops, audit, times = self._ranks.agree(own)
+        own = [batch.num_targets, batch.audit] if self._ranks.layout.leads else [0, 0]
+        wishes = [self._member.stopping, self._ranks.rank == 0 and self._has_waited()]
+        count, audit, stops, times = self._ranks.agree([*own, *wishes])
         self._is_time = times > 0
         log.debug("step %d rank %d samples %016x", step, self._ranks.rank, batch.audit & (2**64 - 1))
         state.gradients.clear()
-        for part in batch.micro_batches(state.config.micro_batch):
+        parts = batch.micro_batches(state.config.micro_batch, least=self._num_parts(step))
+        for number, part in enumerate(parts, 1):
+            state.gradients.begin(last=number == len(parts))
             if state.adapters is not None:
                 state.adapters.draw(part.samples)
             with autocast(state.config.precision, state.device):
@@ -164,7 +167,7 @@ class Loop:
             state.gradients.loss += loss.detach()
         if state.adapters is not None:
             state.adapters.draw(None)
-        self._ranks.add(state.gradients.summed)
+        state.gradients.add_up(self._ranks)
         state.norms[step] = state.gradients.clip(state.config.clip)
         state.losses[step] = state.gradients.loss
         done = self._verdict(step)
@@ -178,6 +181,13 @@ class Loop:
         if state.device.type == "cpu":
             self._check()
         return stops > 0, done
+
+    def _num_parts(self, step: int) -> int:
+        """Return how many micro-batches each rank computes at least: as many as any, where they compute together."""
+        size = self._state.config.micro_batch
+        if size is None or not self._state.layout.divides:
+            return 1
+        return -(-self._state.plan.batch(step) // (self._state.layout.data_ranks * size))
 
     def _verdict(self, step: int) -> Verdict:
         """Return what to do about a step, the same on all ranks; raises Diverged when the policy's cap is reached.
@@ -287,10 +297,12 @@ class Loop:
         return better > 0
 
     def _save(self, *, at_once: bool) -> None:
-        """Write a checkpoint from rank 0 while training goes on, or `at_once`; the others meet it at the next step."""
+        """Write a checkpoint from rank 0 while training goes on, or `at_once`; the others meet it at the next step.
+
+        Those that hold pieces of the state hand them over first.
+        """
         self._check()
-        if self._ranks.rank == 0:
-            self._write(self._state.tensors(), at_once=at_once)
+        self._state.hand_over(lambda tensors: self._write(tensors, at_once=at_once))
         score = self._looks.score
         self._best = min(self._best, math.inf if score is None else score)
         self._saved_step, self._saved_at = self._state.step, self._clock()

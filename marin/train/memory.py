@@ -4,6 +4,7 @@ Weights, gradients and optimiser are counted. What a forward pass keeps for the 
 two layers on tensors without data, so it follows the model's code instead of a formula of its own.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,10 +16,11 @@ from marin.base.units import format_size
 from marin.model.config import Decoder
 from marin.model.cross_entropy import chunk_elements
 from marin.model.decoder import LanguageModel
-from marin.model.init import build
+from marin.model.init import outline
 from marin.train.adapters import Adapters
 from marin.train.config import Muon, TrainConfig
-from marin.train.optimizer import is_hidden_matrix
+from marin.train.layout import Layout
+from marin.train.optimizer import is_hidden_matrix, is_in_layer
 from marin.train.precision import autocast, uses_bfloat16
 
 _FP32 = 4
@@ -34,6 +36,8 @@ class Memory(NamedTuple):
     average: int
     activations: int
     """What the forward pass of one micro-batch keeps, and the buffers of the loss."""
+    gathered: int = 0
+    """Where the state is divided: whole weights and gradients of the layers that are being computed."""
 
     @property
     def lasting(self) -> int:
@@ -43,44 +47,63 @@ class Memory(NamedTuple):
     @property
     def total(self) -> int:
         """All of it; an allocator's own share, some percent, comes on top."""
-        return self.lasting + self.activations
+        return self.lasting + self.gathered + self.activations
 
 
 def estimate(config: TrainConfig, *, world_size: int, device_type: str) -> Memory:
     """Return the memory of a rank; `config` must be resolved. Takes some tenths of a second."""
-    model = build(config.model, torch.device("meta"))
+    layout = Layout(config.parallel.axes(world_size))
+    model = outline(config.model)
     if config.lora:
         Adapters(model, config.lora, seed=config.seed)
-    sizes = {name: parameter.numel() * _FP32 for name, parameter in model.named_parameters()}
-    shapes = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    members = dict(model.named_parameters())
+    # Rank 0 stands for all: none has a larger piece.
+    sizes = {name: layout.piece(name, parameter).numel() * _FP32 for name, parameter in members.items()}
+    shapes = {name: parameter for name, parameter in members.items() if parameter.requires_grad}
     trained = sum(sizes[name] for name in shapes)
     moments = 2 * trained
     if isinstance(config.optimizer, Muon):
         moments -= sum(sizes[name] for name, parameter in shapes.items() if is_hidden_matrix(name, parameter))
+    gathered, gradients = 0, trained + _FP32
+    if layout.divides:
+        whole = {name: layout.tensor_part(name, parameter).numel() * _FP32 for name, parameter in shapes.items()}
+        if config.parallel.add_gradients == "step":
+            gradients += sum(whole.values())
+        gathered = _gathered(whole, config.model.layers)
     return Memory(
         parameters=sum(sizes.values()),
-        gradients=trained + _FP32,
+        gradients=gradients,
         optimizer=moments,
         average=trained if config.ema else 0,
-        activations=_activations(config, world_size, device_type),
+        activations=_activations(config, layout.data_ranks, device_type),
+        gathered=gathered,
     )
+
+
+def _gathered(whole: Mapping[str, int], layers: int) -> int:
+    """Return the bytes of what stands whole at once: all that is outside of layers, and two layers, with gradients."""
+    inside = sum(size for name, size in whole.items() if is_in_layer(name))
+    return 2 * (sum(whole.values()) - inside + min(2, layers) * inside // layers)
 
 
 def check_fits(needed: Memory, available: int, *, where: str) -> None:
     """Raise ConfigurationError if what lasts alone needs more than `available` bytes, whatever the micro-batch."""
-    if needed.lasting > available:
+    if needed.lasting + needed.gathered > available:
         raise ConfigurationError(
             f"weights {format_size(needed.parameters)}, gradients {format_size(needed.gradients)} and optimiser "
-            f"{format_size(needed.optimizer + needed.average)} do not fit into {format_size(available)}",
+            f"{format_size(needed.optimizer + needed.average)}"
+            + (f", and {format_size(needed.gathered)} of layers made whole," if needed.gathered else "")
+            + f" do not fit into {format_size(available)}",
             where=where,
-            hint="train a smaller model, or on devices with more memory",
+            hint="divide them among ranks with Parallel(shard='all'), on more ranks if it is so already, "
+            "or train a smaller model",
         )
 
 
-def _activations(config: TrainConfig, world_size: int, device_type: str) -> int:
+def _activations(config: TrainConfig, data_ranks: int, device_type: str) -> int:
     model, context = config.model, config.model.context
     assert context is not None
-    share = -(-config.batch // world_size)
+    share = -(-config.batch // data_ranks)
     rows = min(config.micro_batch or share, share)
     one, two = (_kept(config, layers, rows, device_type) for layers in (1, 2))
     layer = two - one

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from marin.base.errors import CheckpointError
 from marin.train.config import AdamW, Muon
+from marin.train.exchange import Exchange
+from marin.train.layout import WHOLE, Layout
 
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic iteration, from https://kellerjordan.github.io/posts/muon."""
@@ -19,14 +21,22 @@ _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 class ParameterUpdate:
     """Updates all parameters of a model from their `.grad`."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], config: AdamW | Muon) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        config: AdamW | Muon,
+        layout: Layout = WHOLE,
+        shapes: Mapping[str, torch.Size] | None = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        """`parameters`: this rank's pieces. Where the layout divides, `shapes` of the whole ones, and the ranks."""
         if isinstance(config, Muon):
             hidden = {name: p for name, p in parameters.items() if is_hidden_matrix(name, p)}
-            self._muon: _MuonPart | None = _MuonPart(hidden, config)
+            whole = shapes or {name: p.shape for name, p in hidden.items()}
+            self._muon: _MuonPart | None = _MuonPart(hidden, config, layout, whole, exchange)
             others = {name: p for name, p in parameters.items() if name not in hidden}
-            self._adam: _AdamPart | None = (
-                _AdamPart(others, config.others) if others else None
-            )  # adapters all are hidden matrices
+            # Adapters all are hidden matrices.
+            self._adam: _AdamPart | None = _AdamPart(others, config.others) if others else None
         else:
             self._muon, self._adam = None, _AdamPart(parameters, config)
 
@@ -58,7 +68,12 @@ class ParameterUpdate:
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
     """Return whether this is a matrix inside a layer, by its Hugging Face name."""
-    return parameter.ndim == 2 and (".layers." in name or name.startswith("transformer.h."))
+    return parameter.ndim == 2 and is_in_layer(name)
+
+
+def is_in_layer(name: str) -> bool:
+    """Return whether a parameter belongs to a layer, by its Hugging Face name."""
+    return ".layers." in name or name.startswith("transformer.h.")
 
 
 def decays(name: str, parameter: Tensor, config: AdamW) -> bool:
@@ -108,12 +123,22 @@ class _AdamPart:
 class _MuonPart:
     """Matrices of one shape are stacked and orthogonalised together: few large products instead of many small."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], config: Muon) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        config: Muon,
+        layout: Layout,
+        shapes: Mapping[str, torch.Size],
+        exchange: Exchange | None,
+    ) -> None:
         self._config = config
-        shapes: dict[torch.Size, list[str]] = {}
-        for name, parameter in parameters.items():
-            shapes.setdefault(parameter.shape, []).append(name)
-        self._stacks = [_Stack(names, [parameters[name] for name in names]) for names in shapes.values()]
+        self._exchange = exchange
+        alike: dict[tuple[torch.Size, int | None], list[str]] = {}
+        for name in parameters:
+            alike.setdefault((shapes[name], layout.cut(name)), []).append(name)
+        self._stacks = [
+            _Stack(names, [parameters[name] for name in names], shapes[names[0]]) for names in alike.values()
+        ]
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
@@ -121,8 +146,12 @@ class _MuonPart:
         for stack in self._stacks:
             gradient = torch.stack([p.grad for p in stack.parameters if p.grad is not None])
             stack.momentum.lerp_(gradient, 1 - self._config.momentum)
-            update = orthogonalised(gradient.lerp_(stack.momentum, self._config.momentum))
-            scale = 0.2 * max(update.shape[-2:]) ** 0.5
+            update = gradient.lerp_(stack.momentum, self._config.momentum)
+            if self._exchange is None:
+                update = orthogonalised(update)
+            else:
+                self._exchange.through_owners(stack.names, update, stack.whole, orthogonalised)
+            scale = 0.2 * max(stack.whole) ** 0.5
             for parameter, change in zip(stack.parameters, update.unbind(), strict=True):
                 parameter.mul_(1 - lr * self._config.weight_decay).add_(change, alpha=-lr * scale)
 
@@ -135,8 +164,9 @@ class _MuonPart:
 
 
 class _Stack:
-    def __init__(self, names: list[str], parameters: list[Tensor]) -> None:
+    def __init__(self, names: list[str], parameters: list[Tensor], whole: torch.Size) -> None:
         self.names = names
+        self.whole = whole
         self.parameters = parameters
         self.momentum = torch.zeros((len(names), *parameters[0].shape), device=parameters[0].device)
 

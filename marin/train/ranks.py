@@ -5,6 +5,7 @@ gradients go over NCCL where there is CUDA. One rank alone needs no process grou
 gives a `Member` will do.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,8 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from marin.base.errors import ClusterError
 from marin.graph.context import Member
+from marin.train.layout import Layout
+from marin.train.parallel import Axes, Parallel
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -30,6 +33,10 @@ class Ranks(Protocol):
 
     @property
     def world_size(self) -> int: ...
+
+    @property
+    def layout(self) -> Layout:
+        """What each of them holds, and which data it reads."""
 
     def agree(self, values: Sequence[int]) -> list[int]:
         """Return the sums of int64 values over all ranks, on the host."""
@@ -50,6 +57,11 @@ class Alone:
     rank = 0
     world_size = 1
 
+    @property
+    def layout(self) -> Layout:
+        """This rank holds everything and reads all data."""
+        return Layout(Axes(replicate=self.world_size), self.rank)
+
     def agree(self, values: Sequence[int]) -> list[int]:
         """Return the values."""
         return list(values)
@@ -69,9 +81,10 @@ class Alone:
 class Gang:
     """One of several ranks, joined in torch's default process group."""
 
-    def __init__(self, rank: int, world_size: int, store: Store, device: torch.device) -> None:
-        self.rank = rank
-        self.world_size = world_size
+    def __init__(self, layout: Layout, store: Store, device: torch.device) -> None:
+        self.layout = layout
+        self.rank = rank = layout.rank
+        self.world_size = world_size = math.prod(layout.axes)
         self._store = store
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
@@ -138,8 +151,12 @@ def memory_of(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def join(member: Member, device: torch.device) -> Ranks:
-    """Meet the other ranks; stale peers of an earlier generation stay outside. One rank meets nobody."""
+def join(member: Member, device: torch.device, parallel: Parallel) -> Ranks:
+    """Meet the other ranks; stale peers of an earlier generation stay outside. One rank meets nobody.
+
+    Raises ConfigurationError before that if the ranks cannot be laid out as `parallel` says.
+    """
+    layout = Layout(parallel.axes(member.world_size), member.rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if member.world_size == 1:
@@ -157,4 +174,4 @@ def join(member: Member, device: torch.device) -> Ranks:
                 hint="check that rank 0 runs and that the network lets its port through",
             ) from error
     prefixed = PrefixStore(f"generation-{member.generation}", store)
-    return Gang(member.rank, member.world_size, prefixed, device)
+    return Gang(layout, prefixed, device)

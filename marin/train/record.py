@@ -47,12 +47,16 @@ class Trained(Protocol):
     def events(self) -> Sequence[Mapping[str, Json]]: ...
 
 
-def write_result(state: TrainingState, output: Output, *, eos_id: int | None) -> dict[str, Json]:
+def write_result(
+    state: TrainingState, tensors: Mapping[str, Mapping[str, Tensor]], output: Output, *, eos_id: int | None
+) -> dict[str, Json]:
     """Write `model.safetensors`, `config.json` and `training.json`; return the record's summary.
 
+    `tensors`: the state's, whole (`TrainingState.hand_over`).
     The weights are the average where one was kept. With `keep_state` also what a branch of this run carries on.
     """
-    learnt = state.average.state() if state.average else state.trained
+    weights = tensors["model"]
+    learnt = tensors.get("ema", weights)
     with output.open("model.safetensors") as file:
         write_tensors(file, state.adapters.merged(learnt) if state.adapters else learnt)
     if state.config.lora is not None:
@@ -61,21 +65,22 @@ def write_result(state: TrainingState, output: Output, *, eos_id: int | None) ->
         described = peft_config(state.config.lora, learnt, is_gpt2=state.config.model.family == "gpt2")
         output.write(f"{ADAPTER}/adapter_config.json", pretty(described).encode())
     output.write("config.json", pretty(hugging_face_config(state, eos_id=eos_id)).encode())
-    trained = sum(parameter.numel() for parameter in state.trained.values())
-    parameters = sum(parameter.numel() for parameter in state.model.parameters())
+    trained = sum(shape.numel() for shape in state.shapes.values())
     if state.adapters:
+        parameters = sum(parameter.numel() for parameter in state.model.parameters())
         summary = summarise(state, parameters=parameters - trained, trained_parameters=trained)
     else:
-        summary = summarise(state, parameters=parameters)
+        summary = summarise(state, parameters=trained)
     saved = state.record()
     record = full_record(state, summary, saved)
     if state.config.stop is not None:
         looks: list[Json] = [{"step": look.step, "loss": look.loss} for look in state.looks]
         record["stop"] = {"reason": state.stop_reason, "looks": looks}
     if state.config.keep_state:
-        raw = {f"{RAW}{name}": tensor for name, tensor in state.trained.items()} if state.average else {}
+        raw = {f"{RAW}{name}": tensor for name, tensor in weights.items()} if state.average else {}
         with output.open(STATE) as file:
-            write_tensors(file, {**state.update.state(), **raw})
+            optimizer = {name: t for name, t in tensors["optimizer"].items() if not name.startswith("curve.")}
+            write_tensors(file, {**optimizer, **raw})
         record["state"] = {"updates": state.updates, "position": saved["position"]}
     output.write("training.json", pretty(record).encode())
     return summary

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer
-from torch.nn import functional as F
 
 from marin.model.decoder import LanguageModel
 
@@ -62,9 +61,7 @@ class Speaker:
         tokens_BT = torch.zeros(len(rows), max(lengths), dtype=torch.int64)
         for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             tokens_BT[place, :length] = torch.tensor(row[-length:])  # what is behind is not seen
-        hidden_BTD = model.hidden(tokens_BT.to(device))
-        last_BD = hidden_BTD[torch.arange(len(rows), device=device), torch.tensor(lengths, device=device) - 1]
-        found: list[int] = F.linear(last_BD, model.output_weight).argmax(dim=-1).tolist()
+        found: list[int] = model.likeliest(tokens_BT.to(device), torch.tensor(lengths, device=device)).tolist()
         return found
 
     def _text(self, written: Sequence[int]) -> str:

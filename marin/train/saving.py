@@ -133,14 +133,15 @@ class Saver:
         for stem, members in tensors.items():
             copies[stem] = {}
             for name, tensor in members.items():
+                whole = tensor.detach()  # a divided state makes it now
                 copy = self._copies.get((stem, name))
-                on_device = tensor.device.type == "cuda"
-                if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-                    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_device)
+                on_device = whole.device.type == "cuda"
+                if copy is None or copy.shape != whole.shape or copy.dtype != whole.dtype:
+                    copy = torch.empty(whole.shape, dtype=whole.dtype, pin_memory=on_device)
                     self._copies[stem, name] = copy
-                copies[stem][name] = copy.copy_(tensor.detach(), non_blocking=on_device)
+                copies[stem][name] = copy.copy_(whole, non_blocking=on_device)
                 if on_device:
-                    devices.add(tensor.device)
+                    devices.add(whole.device)
         for device in devices:
             torch.cuda.synchronize(device)
         return copies

@@ -4,9 +4,9 @@ Invariant: a state that was saved and restored continues bit by bit. The only cu
 data is a pure function of it; whatever else the data's order depends on is saved beside it and compared.
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
 
 import torch
 from pydantic import BaseModel
@@ -16,14 +16,17 @@ from marin.base.config import ElideIf, placement_fields
 from marin.base.errors import CheckpointError
 from marin.base.json import Json
 from marin.model.decoder import LanguageModel
-from marin.model.hub import load_weights
-from marin.model.init import build, initialise
+from marin.model.hub import own_weights
+from marin.model.init import initial, outline
 from marin.train.adapters import Adapters
 from marin.train.config import TrainConfig
+from marin.train.divide import divide, forget_whole, local_weights
 from marin.train.early_stop import Look, reason_to_stop
 from marin.train.ema import WeightAverage
+from marin.train.exchange import Exchange, Piece
 from marin.train.feed import SequenceSource
-from marin.train.gradients import Gradients
+from marin.train.gradients import DividedGradients, Gradients, StepGradients
+from marin.train.layout import WHOLE, Layout
 from marin.train.optimizer import ParameterUpdate
 from marin.train.order import VERSION, mix_audit
 from marin.train.start import Start
@@ -33,8 +36,14 @@ class TrainingState:
     """Model, optimiser, cursor and the curves so far; starts at step 0 with weights made from the seed, or given."""
 
     def __init__(
-        self, config: TrainConfig, source: SequenceSource, device: torch.device, start: Start | None = None
+        self,
+        config: TrainConfig,
+        source: SequenceSource,
+        device: torch.device,
+        start: Start | None = None,
+        layout: Layout = WHOLE,
     ) -> None:
+        """`layout`: what this rank holds. Where it divides, every rank must call, and join a process group before."""
         assert config.model.context is not None
         self.config = config
         self.device = device
@@ -51,39 +60,84 @@ class TrainingState:
         """What was seen where the run could have ended."""
         self._passed_over = 0
         """Sequences that a return to a checkpoint left out."""
-        self.model: LanguageModel = build(config.model, device)
+        self.layout = layout
+        self.model: LanguageModel = outline(config.model)
+        self.shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
+        """Of whole parameters that are updated."""
+        self.weights: dict[str, Tensor]
+        """What this rank holds of them, as plain tensors by name; nothing else is saved, as nothing else changes."""
+        self._exchange: Exchange | None = None
         if config.recompute == "block":
             self.model.recompute_layers()
-        if start is None:
-            initialise(self.model, config.seed)
-        else:
-            load_weights(self.model, start.weights)
+        self._place()
+        self._fill(None if start is None else own_weights(self.model, start.weights))
         self.base_config: Mapping[str, Any] = start.config if start else {}
         self.adapters = Adapters(self.model, config.lora, seed=config.seed) if config.lora else None
         if self.adapters is not None:
             self.adapters.initialise()
-        self.trained = self.adapters.parameters() if self.adapters else dict(self.model.named_parameters())
-        """What is updated, by name; nothing else is saved, as nothing else changes."""
-        self.gradients = Gradients(self.trained.values())
-        self.update = ParameterUpdate(self.trained, config.optimizer)
-        self.average = WeightAverage(self.trained, config.ema) if config.ema else None
+            self.weights = dict(self.adapters.parameters())
+            self.shapes = {name: weight.shape for name, weight in self.weights.items()}
+        self.gradients = self._gradients()
+        self.update = ParameterUpdate(self.weights, config.optimizer, layout, self.shapes, self._exchange)
+        self.average = WeightAverage(self.weights, config.ema) if config.ema else None
         self.losses = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
         self.norms = torch.zeros(self.num_steps, dtype=torch.float32, device=device)
-        self._order: dict[str, Json] = {
+        self._first, self._earlier_updates = 0, 0
+        self._order = self._begin(source, start)
+
+    def _place(self) -> None:
+        """Give the model undefined memory on the device, all of it or this rank's pieces."""
+        if self.layout.divides:
+            self._exchange = Exchange(self.layout)
+            divide(self.model, self.config, self.layout, self.device)
+            self.weights = local_weights(self.model)
+        else:
+            self.model.to_empty(device=self.device)
+            self.weights = dict(self.model.named_parameters())
+
+    def _begin(self, source: SequenceSource, start: Start | None) -> dict[str, Json]:
+        """Take over where another run left the data and the optimiser; return what the order of data depends on."""
+        assert self.config.model.context is not None
+        order: dict[str, Json] = {
             "dataset": source.digest,
             "sequences": len(source),
-            "context": config.model.context,
-            "batch": config.batch,
-            "seed": config.seed,
+            "context": self.config.model.context,
+            "batch": self.config.batch,
+            "seed": self.config.seed,
             "order_version": VERSION,
         }
-        self._first, self._earlier_updates = 0, 0
-        if start is not None:
-            self._order |= {"init": start.digest, "first": start.position(self._order)}
-            self._first = start.position(self._order)
-            if start.carried is not None:
-                self._earlier_updates = start.carried.updates
-                self.update.load(start.carried.optimizer, self.updates)
+        if start is None:
+            return order
+        self._first = start.position(order)
+        order |= {"init": start.digest, "first": self._first}
+        if start.carried is not None:
+            self._earlier_updates = start.carried.updates
+            self.update.load(self._pieces(start.carried.optimizer), self.updates)
+        return order
+
+    def _gradients(self) -> StepGradients:
+        if not self.layout.divides:
+            return Gradients(parameter for parameter in self.model.parameters() if parameter.requires_grad)
+        each = self.config.parallel.add_gradients == "micro_batch"
+        return DividedGradients(self.model, self.weights, self.layout, each=each)
+
+    @torch.no_grad()
+    def _fill(self, given: Mapping[str, Tensor] | None) -> None:
+        """Take over this rank's pieces of whole weights, or of initial ones made from the seed, one at a time."""
+        for name, weight in self.weights.items():
+            whole = (
+                initial(name, self.shapes[name], self.config.model, self.config.seed) if given is None else given[name]
+            )
+            weight.copy_(self.layout.piece(name, whole))
+        self._forget_whole()
+
+    def _pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return this rank's pieces of whole tensors of the optimiser or the average."""
+        return {name: self.layout.piece(name, tensor) for name, tensor in tensors.items()}
+
+    def _forget_whole(self) -> None:
+        if self.layout.divides:
+            forget_whole(self.model)
 
     @property
     def stop_reason(self) -> str | None:
@@ -95,9 +149,12 @@ class TrainingState:
         """Whether no step is left to do."""
         return self.step == self.num_steps or self.stop_reason is not None
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Put the averages, where they are kept, in the weights' place for a while."""
-        return self.average.in_place() if self.average else nullcontext()
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Put the averages, where they are kept, in the weights' place; then let go of what the look has gathered."""
+        with self.average.in_place() if self.average else nullcontext():
+            yield
+        self._forget_whole()
 
     @property
     def offset(self) -> int:
@@ -107,8 +164,8 @@ class TrainingState:
     @property
     def saved_bytes(self) -> int:
         """About how much `tensors` holds: weights, two moments, and their average."""
-        weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
-        return weights * (4 if self.average else 3)
+        weights = sum(shape.numel() for shape in self.shapes.values())
+        return weights * torch.float32.itemsize * (4 if self.average else 3)
 
     @property
     def updates(self) -> int:
@@ -130,11 +187,40 @@ class TrainingState:
         self.events.append({"step": step, "action": "rollback", "to": self.step, "sequences": [begin, end]})
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Return all tensors by file and name; they share memory with the state."""
+        """Return all tensors by file and name; they share memory with the state.
+
+        In a divided state each stands for a whole tensor, which `detach` makes on rank 0 inside `hand_over`.
+        """
         curves = {"curve.loss": self.losses, "curve.grad_norm": self.norms}
-        optimizer = {**self.update.state(), **curves}
-        averages = {"ema": self.average.state()} if self.average else {}
-        return {"model": dict(self.trained), "optimizer": optimizer, **averages}
+        files = {"model": self.weights, "optimizer": self.update.state()}
+        if self.average is not None:
+            files["ema"] = self.average.state()
+        if self._exchange is not None:
+            files = self._stand_ins(files, self._exchange)
+        return {**files, "optimizer": {**files["optimizer"], **curves}}
+
+    def _stand_ins(self, files: Mapping[str, Mapping[str, Tensor]], exchange: Exchange) -> dict[str, dict[str, Tensor]]:
+        found: dict[str, dict[str, Tensor]] = {file: {} for file in files}
+        number = 0
+        for file, members in files.items():
+            for name, local in members.items():
+                owner = name if name in self.shapes else name.partition(".")[2]
+                piece = Piece(exchange, number, owner, local, self.shapes[owner])
+                found[file][name] = cast(Tensor, piece)  # it has what `write_tensors` asks of a tensor
+                number += 1
+        return found
+
+    def hand_over(self, write: Callable[[Mapping[str, Mapping[str, Tensor]]], None]) -> None:
+        """Call `write` with all tensors on rank 0, which may ask for each whole one; every rank must call."""
+        tensors = self.tensors()
+        if self._exchange is None:
+            if self.layout.rank == 0:
+                write(tensors)
+        elif self.layout.rank == 0:
+            self._exchange.lead(lambda: write(tensors))
+        else:
+            stand_ins: list[object] = [tensor for members in tensors.values() for tensor in members.values()]
+            self._exchange.follow([piece for piece in stand_ins if isinstance(piece, Piece)])
 
     def record(self) -> dict[str, Json]:
         """Return the JSON part: cursor, what the order depends on, configuration, versions."""
@@ -160,17 +246,17 @@ class TrainingState:
         if self.adapters is not None:
             self.adapters.load(tensors["model"])
         else:
-            load_weights(self.model, tensors["model"])
+            self._fill(own_weights(self.model, tensors["model"]))
         rest = dict(tensors["optimizer"])
         with torch.no_grad():
             self.losses.copy_(rest.pop("curve.loss"))
             self.norms.copy_(rest.pop("curve.grad_norm"))
         if self.average is not None:
-            self.average.load(tensors.get("ema", {}))
+            self.average.load(self._pieces(tensors.get("ema", {})))
         self.step, self.tokens, self.audit = record["step"], record["tokens"], int(record["audit"], 16)
         self.events, self._passed_over = list(record.get("events", [])), record.get("passed_over", 0)
         self.looks = [Look(*look) for look in record.get("looks", [])]
-        self.update.load(rest, self.updates)
+        self.update.load(self._pieces(rest), self.updates)
 
     def return_to(self, tensors: Mapping[str, Mapping[str, Tensor]], record: Mapping[str, Any], *, where: str) -> None:
         """Become what was saved, keep what has been recorded since, and pass over the samples since."""

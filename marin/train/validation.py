@@ -53,6 +53,8 @@ class Validation:
             alive()
             losses_BT = model.token_losses(batch.tokens, batch.targets, batch.segments, batch.positions).double()
             sums += self._sums(losses_BT, batch.targets)
+        if not ranks.layout.leads:  # tensor ranks read the same sequences
+            sums.zero_()
         ranks.add(sums)
         nats, targets, text_nats, text_bytes = sums.tolist()
         found = {"val_loss": nats / targets} if targets else {}
@@ -69,6 +71,11 @@ class Validation:
         return torch.stack([part.sum(dtype=torch.float64) for part in parts])
 
     def _batches(self, ranks: Ranks, micro_batch: int) -> Iterator[Batch]:
-        own = np.arange(self._num)[share(self._num, rank=ranks.rank, world_size=ranks.world_size)]
-        for start in range(0, len(own), micro_batch):
-            yield read_batch(self._source, own[start : start + micro_batch], self._documents).to(self._device)
+        """Yield equally many batches on every rank, as a divided model computes on all of them or none."""
+        layout = ranks.layout
+        own = np.arange(self._num)[share(self._num, rank=layout.data_rank, world_size=layout.data_ranks)]
+        most = -(-self._num // layout.data_ranks)
+        for start in range(0, most if layout.divides else len(own), micro_batch):
+            numbers = own[start : start + micro_batch]
+            batch = read_batch(self._source, numbers if len(numbers) else np.arange(1), self._documents)
+            yield (batch if len(numbers) else batch.without_targets()).to(self._device)

@@ -5,6 +5,7 @@ two values of fails the test, so that nobody adds one unseen.
 """
 
 import enum
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -101,6 +102,19 @@ def mutated(model: BaseModel) -> Iterator[tuple[str, bool, Any]]:
                     )  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def required(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Something of the name and a version of each distribution that a step requires and that is not installed here."""
+    folder = tmp_path_factory.mktemp("distributions")
+    for distribution in {distribution for kind in STEPS.values() for distribution in kind.requires}:
+        described = folder / f"{distribution.replace('-', '_')}-0.0.1.dist-info"
+        described.mkdir()
+        (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.0.1\n")
+    sys.path.append(str(folder))  # behind what is installed
+    yield
+    sys.path.remove(str(folder))
+
+
 def fingerprint(step: Step[Any]) -> str:
     return recipe_of(step, fingerprint, ()).fingerprint
 
@@ -134,6 +148,7 @@ def test_placement_of_training_is_what_it_says():
     seen = {"log_every", "validate_every", "validate_sequences", "prompts", "sample_every", "sample_tokens"}
     assert placement_fields(TrainConfig) == {
         "micro_batch",
+        "parallel",
         "peak_flops",
         "recompute",
         "checkpoint_seconds",
