@@ -41,6 +41,7 @@ RAY_FILES = {
     "run/backends/ray_gang.py",
     "run/backends/ray_placement.py",
     "run/backends/ray_jobs.py",
+    "run/backends/ray_lean.py",
     "run/backends/ray_preflight.py",
     "run/backends/ray_watch.py",
     "run/backends/ray_worker.py",

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import pytest
 
 from marin.base.errors import ClusterError, ConfigurationError
@@ -54,6 +55,13 @@ def test_ray_two_steps_agree_with_inline_in_every_digest(steps, cluster, tmp_pat
     assert os.getpid() not in places
     again = _run([total], tmp_path / "b", cluster)
     assert {step.state for step in again.steps} == {"cached"}
+
+
+def test_ray_private_cluster_starts_none_of_the_processes_that_no_run_uses(steps, cluster, tmp_path):
+    _run([steps.Squares(n=1, folder=str(tmp_path))], tmp_path / "store", cluster)
+    started = {Path(word).name for process in psutil.Process().children() for word in process.cmdline()}
+    assert {"gcs_server", "raylet"} <= started
+    assert started.isdisjoint({"monitor.py", "log_monitor.py", "dashboard.py"})
 
 
 def test_ray_workers_read_from_other_stores_and_copy_what_a_new_artifact_names(steps, cluster, tmp_path):

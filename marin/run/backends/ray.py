@@ -59,7 +59,7 @@ class RayBackend:
         self._environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(code_folders), **variables}}
         if not ray.is_initialized():
             if self._address is None:
-                embed(self._num_cpus, self._environment)
+                self._environment = embed(self._num_cpus, self._environment)
             else:
                 self._environment = connect(self._address, variables, code_folders, self._tree)
             self._owned = True

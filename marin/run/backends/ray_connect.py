@@ -23,6 +23,7 @@ from ray import exceptions
 from marin.base.errors import ClusterError, ConfigurationError
 from marin.run import worktree
 from marin.run.address import cluster_address, split_cluster
+from marin.run.backends.ray_lean import lean
 from marin.run.ray_settings import find_token, token_hint
 
 try:
@@ -49,10 +50,14 @@ _FAILURES = (RuntimeError, OSError, ValueError, exceptions.RayError)
 Environment = dict[str, Any]  # Any: Ray's runtime environment
 
 
-def embed(num_cpus: int | None, environment: Environment) -> None:
-    """Start a private cluster on this machine, which ends with this process."""
+def embed(num_cpus: int | None, environment: Environment) -> Environment:
+    """Start a private cluster on this machine, which ends with this process; return what tasks ask for beside.
+
+    That is nothing where all its workers have the environment's variables from the start.
+    """
     try:
-        with _own_signals(), _own_process_groups():
+        with _own_signals(), _own_process_groups(), lean(environment["env_vars"]) as is_lean:
+            left = {} if is_lean else environment
             ray.init(
                 address="local",
                 num_cpus=num_cpus,
@@ -60,7 +65,7 @@ def embed(num_cpus: int | None, environment: Environment) -> None:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                runtime_env=environment,
+                runtime_env=left,
             )
     except _FAILURES as error:
         raise ClusterError(
@@ -68,6 +73,7 @@ def embed(num_cpus: int | None, environment: Environment) -> None:
             where="this machine",
             hint='look into /tmp/ray/session_latest/logs, or run without Ray: backend="inline"',
         ) from error
+    return left
 
 
 def connect(address: str, variables: Mapping[str, str], folders: Sequence[str], tree: str | None) -> Environment:
