@@ -45,6 +45,7 @@ from marin.steps import (
     Download,
     Evaluate,
     EvaluateHarness,
+    EvaluateSequences,
     EvaluateTasks,
     Export,
     ExportTokens,

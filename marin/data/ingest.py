@@ -20,7 +20,7 @@ from marin.data.hashes import bundle
 from marin.data.lines import LineReader
 from marin.data.parse import MAX_DOCUMENT_BYTES, Fields, Problem, damage, parse_lines, parse_whole
 from marin.data.sources import MAX_RATIO, read_chunks
-from marin.data.splits import Piece, is_large, is_stream, piece_shard, plan_groups, ranges, stream_pieces
+from marin.data.splits import Piece, check_pieces, is_large, is_stream, piece_shard, plan_groups, ranges, stream_pieces
 from marin.data.streams import PieceLines
 from marin.data.survey import survey_shard
 from marin.graph.context import Mapped
@@ -56,6 +56,8 @@ def ingest_files(
     large = [file for file in files if text is not None and is_large(file, shard_bytes=shard_bytes)]
     cut_ones = set(large)
     small = [file for file in files if file not in cut_ones]
+    for file in large:
+        check_pieces(file, shard_bytes=shard_bytes)
     surveys = _surveys(large, map_shards)
     planned: list[tuple[str, int, FileRef | None, Shard]] = [
         (group.files[0].path, 0, None, group)

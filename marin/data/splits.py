@@ -4,11 +4,12 @@ Invariant: the plan is a function of each file's own path, size and pin and of t
 or of the number of workers, so that a file that is added or changed leaves the shards of all others alone.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from marin.base.errors import InputError
+from marin.base.errors import ConfigurationError, InputError
 from marin.data.codecs import codec_of
 from marin.data.hashes import bundle, text_hash
 from marin.graph.files import FileRef, Shard
@@ -21,6 +22,9 @@ STREAM_SHARDS = 4
 
 USUAL_RATIO = 3
 """How far compressed text expands, for the first guess of the number of pieces; a wrong guess costs a round."""
+
+MOST_PIECES = 100_000
+"""Pieces of one file. Each has files and a record of its own, some 3 ms of work however small it is."""
 
 
 class Piece(NamedTuple):
@@ -49,6 +53,19 @@ def plan_groups(files: Sequence[FileRef], *, target_bytes: int) -> list[Shard]:
 def is_large(file: FileRef, *, shard_bytes: int) -> bool:
     """Whether a file of lines is cut into pieces."""
     return file.size > LARGE * shard_bytes
+
+
+def check_pieces(file: FileRef, *, shard_bytes: int) -> None:
+    """Raise ConfigurationError when a large file would be cut into more pieces than are worth their work."""
+    expanded = file.size * USUAL_RATIO / STREAM_SHARDS if is_stream(file) else file.size
+    number = round(expanded / shard_bytes)
+    if number > MOST_PIECES:
+        least = math.ceil(expanded / MOST_PIECES)
+        raise ConfigurationError(
+            f"shards of {shard_bytes:,} bytes cut {file.path} into {number:,} pieces; {MOST_PIECES:,} are the most",
+            where="shard_bytes",
+            hint=f"give at least {least:,}; the default of 64,000,000 suits most corpora",
+        )
 
 
 def ranges(file: FileRef, *, shard_bytes: int) -> list[Piece]:

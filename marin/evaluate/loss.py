@@ -171,12 +171,7 @@ def summarise(losses: DocumentLosses) -> ScoreSet:
     nats, tokens, size = losses.nats.sum(), int(losses.tokens.sum()), int(losses.bytes.sum())
     if not tokens:
         raise _no_text()
-    if not math.isfinite(nats):
-        raise DataError(
-            "the model gives losses that are not finite",
-            where="Evaluate.checkpoint",
-            hint="the run diverged: lower the learning rate, or score an earlier checkpoint",
-        )
+    check_finite(nats, where="Evaluate.checkpoint")
     metrics = {
         "loss": nats / tokens,
         "perplexity": math.exp(min(nats / tokens, 700.0)),
@@ -185,7 +180,17 @@ def summarise(losses: DocumentLosses) -> ScoreSet:
         "tokens": float(tokens),
         "bytes": float(size),
     }
-    return ScoreSet(metrics, {"bits_per_byte_interval": list(_interval(losses))})
+    return ScoreSet(metrics, {"bits_per_byte_interval": list(interval(losses))})
+
+
+def check_finite(nats: float, *, where: str) -> None:
+    """Raise DataError if the summed loss of a model is not a number."""
+    if not math.isfinite(nats):
+        raise DataError(
+            "the model gives losses that are not finite",
+            where=where,
+            hint="the run diverged: lower the learning rate, or score an earlier checkpoint",
+        )
 
 
 def _no_text() -> DataError:
@@ -215,7 +220,7 @@ def by_source(losses: DocumentLosses, sources: Sequence[str]) -> dict[str, Json]
     return {"sources": len(members), "by_source": scores}
 
 
-def _interval(losses: DocumentLosses) -> tuple[float, float]:
+def interval(losses: DocumentLosses) -> tuple[float, float]:
     """Return the 2.5 and 97.5 percentiles of bits per byte when documents are drawn anew, seed 0."""
     generator = np.random.default_rng(0)
     count = len(losses.nats)

@@ -9,6 +9,7 @@ from marin.steps.deduplicate import Deduplicate
 from marin.steps.download import Download
 from marin.steps.evaluate import Evaluate
 from marin.steps.evaluate_harness import EvaluateHarness
+from marin.steps.evaluate_sequences import EvaluateSequences
 from marin.steps.evaluate_tasks import EvaluateTasks, Items
 from marin.steps.export import Export
 from marin.steps.export_tokens import ExportTokens
@@ -46,6 +47,7 @@ __all__ = [
     "Download",
     "Evaluate",
     "EvaluateHarness",
+    "EvaluateSequences",
     "EvaluateTasks",
     "Export",
     "ExportTokens",

@@ -17,7 +17,9 @@ from torch import Tensor
 from marin.base.errors import ConfigurationError, DataError, Interrupted
 from marin.base.json import Json
 from marin.base.units import format_size
+from marin.data.artifact_tokenizer import check_tokenizer, tokenizer_bytes
 from marin.data.loader import SequenceData
+from marin.data.token_sizes import token_sizes
 from marin.data.tokenizer import load_tokenizer
 from marin.graph.artifact import Checkpoint, Sequences
 from marin.graph.context import Member
@@ -37,16 +39,13 @@ from marin.train.record import write_result
 from marin.train.samples import Speaker
 from marin.train.start import (
     Start,
-    check_tokenizer,
     config_of,
     end_ids,
     matched,
     read_decoder,
     read_start,
-    tokenizer_bytes,
 )
 from marin.train.state import TrainingState
-from marin.train.token_bytes import token_bytes
 from marin.train.validation import HeldOut
 
 __all__ = [
@@ -190,7 +189,7 @@ def read_held_out(validation: Sequences, config: TrainConfig) -> HeldOut:
     assert config.model.context is not None
     source = SequenceData(validation.shards, config.model.context)
     tokenizer = tokenizer_bytes(validation)
-    sizes = token_bytes(load_tokenizer(tokenizer), config.model.vocabulary) if tokenizer else None
+    sizes = token_sizes(load_tokenizer(tokenizer), config.model.vocabulary) if tokenizer else None
     return HeldOut(source, sizes)
 
 

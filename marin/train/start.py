@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from marin.base.errors import CheckpointError, ConfigurationError, DataError
-from marin.data.tokenizer import load_tokenizer
-from marin.graph.artifact import Checkpoint, Sequences
+from marin.base.errors import CheckpointError, ConfigurationError
+from marin.graph.artifact import Checkpoint
 from marin.model.config import Decoder
 from marin.model.hub import from_hugging_face_config
 from marin.model.weights import read_tensors
@@ -119,24 +118,3 @@ def _computed(model: Decoder) -> dict[str, object]:
     kept = model.model_dump(exclude={"init_std", "context"})
     resolved = {"kv_heads": model.num_kv_heads, "head_width": model.head_size, "mlp_width": model.mlp_size}
     return {**kept, **resolved}
-
-
-def check_tokenizer(data: Sequences, other: Checkpoint | Sequences, *, where: str, of: str) -> None:
-    """Raise DataError if the data were tokenized with ids that mean something else to `other`; `of` names it."""
-    ours, theirs = tokenizer_bytes(data), tokenizer_bytes(other)
-    if ours is None or theirs is None or ours == theirs:
-        return
-    own, given = load_tokenizer(ours).get_vocab(), load_tokenizer(theirs).get_vocab()
-    if differing := sorted(token for token in own.keys() | given.keys() if own.get(token) != given.get(token)):
-        raise DataError(
-            f"the data were tokenized with another vocabulary than {of}: {len(differing):,} "
-            f"tokens differ, such as {differing[0]!r}",
-            where=where,
-            hint="tokenize both with the same tokenizer",
-        )
-
-
-def tokenizer_bytes(artifact: Checkpoint | Sequences) -> bytes | None:
-    """Return the artifact's `tokenizer.json`; None where there is none."""
-    files = [file for file in artifact.contents.files if file.path == "tokenizer.json"]
-    return artifact.contents.reader.read(files[0]) if files else None

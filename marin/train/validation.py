@@ -24,8 +24,8 @@ class HeldOut(NamedTuple):
     """What is looked at."""
 
     source: SequenceSource
-    token_bytes: NDArray[np.int64] | None
-    """Bytes of text of each token id, 0 for special tokens (`marin.train.token_bytes`); None: no bits per byte."""
+    token_sizes: NDArray[np.int64] | None
+    """Bytes of text of each token id, 0 for special tokens (`marin.data.token_sizes`); None: no bits per byte."""
 
 
 class Validation:
@@ -36,7 +36,7 @@ class Validation:
         self._num = min(sequences, len(held_out.source))
         self._documents = documents
         self._device = device
-        sizes = held_out.token_bytes
+        sizes = held_out.token_sizes
         self._bytes_V = None if sizes is None else torch.from_numpy(sizes).to(device)
 
     @torch.no_grad()

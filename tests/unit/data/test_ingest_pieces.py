@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import marin
 from marin import fs
-from marin.base.errors import InputError, MarinError
+from marin.base.errors import InputError, MarinError, StepError
 from marin.data.codecs import Damaged
 from marin.data.documents import read_documents
 from marin.data.frames import BEGIN, FRAMES, frame_before, survey_frames_shard
@@ -48,6 +48,19 @@ def found(step_documents: marin.Documents) -> list[tuple[str, str, str]]:
 def run_files(tmp_path: Path, store: str, *, shard_bytes: int, **options: object) -> marin.Documents:
     step = marin.Files(url=str(tmp_path / "in" / "*"), text="text", shard_bytes=shard_bytes, **options)
     return marin.run(step, store=tmp_path / store, backend="inline")
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_files_of_shards_so_small_that_they_are_too_many_are_refused_before_a_file_is_read(
+    tmp_path: Path, suffix: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    held = COMPRESS[suffix](random.Random(0).randbytes(10**6).hex().encode())
+    (tmp_path / "in" / f"a.jsonl{suffix}").write_bytes(held)
+    with pytest.raises(StepError, match="pieces") as refused:
+        run_files(tmp_path, "store", shard_bytes=1)
+    least = int((refused.value.hint or "").split()[3].strip(";").replace(",", ""))
+    assert 1 < least <= len(held) / 50_000
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)

@@ -9,6 +9,7 @@ from marin.graph.step import Step
 from marin.model.config import Decoder
 from marin.train.config import AdamW, Constant, Muon, TrainConfig
 from marin.train.layout import Layout
+from marin.train.lora import Lora
 from marin.train.memory import check_fits, estimate
 from marin.train.parallel import Axes
 
@@ -85,6 +86,15 @@ def test_model_whose_matrices_cannot_be_divided_is_refused(tensor: int, changes:
 def test_shards_below_one_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="among 0 ranks"):
         Parallel(shard=0)
+
+
+@pytest.mark.parametrize("parallel", [Parallel(shard="all"), Parallel(shard=2), Parallel(tensor=2)])
+def test_adapters_on_a_divided_model_are_refused(parallel: Parallel) -> None:
+    plain = CONFIG.model_dump()
+    TrainConfig(**{**plain, "lora": Lora(rank=4, alpha=8)})
+    with pytest.raises(ConfigurationError, match="adapters") as caught:
+        TrainConfig(**{**plain, "lora": Lora(rank=4, alpha=8), "parallel": parallel})
+    assert caught.value.where == "TrainConfig.parallel"
 
 
 def with_(parallel: Parallel, **changes: object) -> TrainConfig:

@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, models
 import marin
 from marin import AdamW, Constant, Decoder, Records, Shuffle, Step, Tokenize, Train, TrainTokenizer, fs
 from marin.base.errors import MarinError
+from marin.data.token_sizes import token_sizes
 from marin.data.tokenizer import load_tokenizer
 from marin.graph.recipe import recipe_of
 from marin.model.hub import load_model
@@ -24,7 +25,6 @@ from marin.train.entry import train_source
 from marin.train.launched import LaunchedMember
 from marin.train.looks import Watched
 from marin.train.ranks import Alone
-from marin.train.token_bytes import token_bytes
 from marin.train.validation import HeldOut, Validation
 
 CONFIG = TrainConfig(
@@ -157,7 +157,7 @@ def run_of(validation: Step[marin.Sequences] | None) -> Train:
 
 def test_bytes_of_tokens_add_up_to_those_of_the_text(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(marin.run(TOKENIZER, store=tmp_path, backend="inline").read())
-    sizes = token_bytes(tokenizer, 300)
+    sizes = token_sizes(tokenizer, 300)
     for text in (*TEXTS, "never seen: 🎉 \x00\r\n"):
         assert sizes[tokenizer.encode(text).ids].sum() == len(text.encode())
     assert sizes[tokenizer.token_to_id("<|endoftext|>")] == 0
@@ -168,7 +168,7 @@ def test_bytes_of_tokens_of_sentencepiece_are_those_of_their_text() -> None:
     tokenizer = Tokenizer(models.WordLevel({"▁the": 0, "<0x0A>": 1, "né": 2, "<s>": 3}, "<s>"))
     tokenizer.add_special_tokens(["<s>"])
     tokenizer.add_tokens([AddedToken("whole word", special=False)])
-    assert token_bytes(tokenizer, 6).tolist() == [4, 1, 3, 0, 10, 0]
+    assert token_sizes(tokenizer, 6).tolist() == [4, 1, 3, 0, 10, 0]
 
 
 def test_step_with_held_out_data_has_the_fingerprint_and_the_output_of_the_one_without(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())
 
 
-def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> NDArray[np.int64]:
+def token_sizes(tokenizer: Tokenizer, vocab_size: int) -> NDArray[np.int64]:
     """Return int64 `[V]`: the bytes of text of each id; 0 for special tokens and for ids without a token.
 
     In a byte-level vocabulary each character of a token is one byte. Otherwise a token is its own text, with
