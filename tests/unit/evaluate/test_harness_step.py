@@ -102,4 +102,4 @@ def test_harness_step_moved_to_another_folder_is_the_same(tmp_path: Path, traine
     one, other = folder(tmp_path / "one"), folder(tmp_path / "other")
     first, second = (EvaluateHarness(checkpoint=trained, tasks=["planets"], url=str(url)) for url in (one, other))
     assert evaluated(first, tmp_path).digest == evaluated(second, tmp_path).digest
-    assert marin.plan(second, store=tmp_path / "store").entries[-1].state == "cached"
+    assert marin.plan(second, store=tmp_path / "store").steps[-1].state == "cached"
