@@ -78,6 +78,7 @@ from marin.train.early_stop import EarlyStop
 from marin.train.lora import Lora
 from marin.train.nonfinite import RollBack, SkipStep, StopRun
 from marin.train.parallel import Parallel
+from marin.train.profile import Profile
 from marin.train.ramp import BatchRamp
 from marin.train.retention import Keep
 

@@ -14,6 +14,7 @@ from marin.train.config import Cosine, Optimizer, Precision, Recompute, Schedule
 from marin.train.early_stop import EarlyStop, check_stop
 from marin.train.lora import Lora
 from marin.train.nonfinite import NonFinite, StopRun
+from marin.train.profile import Profile
 
 
 class FineTune(Step[Checkpoint]):
@@ -74,6 +75,8 @@ class FineTune(Step[Checkpoint]):
     """Time between checkpoints."""
     log_every: Placement[int] = Field(default=10, ge=1)
     """Steps between metrics."""
+    profile: Placement[Profile | None] = None
+    """What to record of how a few steps spend their time."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -114,6 +117,7 @@ class FineTune(Step[Checkpoint]):
             micro_batch=self.micro_batch,
             checkpoint_seconds=self.checkpoint_seconds,
             log_every=self.log_every,
+            profile=self.profile,
             validate_every=self.validate_every,
             validate_sequences=self.validate_sequences,
             stop=self.stop,

@@ -16,6 +16,7 @@ from marin.train.config import Carry, Optimizer, Precision, Recompute, Schedule,
 from marin.train.early_stop import EarlyStop, check_stop
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.parallel import Axes, Parallel
+from marin.train.profile import Profile
 from marin.train.ramp import BatchRamp, check_ramp
 from marin.train.retention import Keep, check_keep
 
@@ -87,6 +88,8 @@ class Train(Step[Checkpoint]):
     """Steps between metrics."""
     peak_flops: Placement[float | None] = Field(default=None, gt=0, allow_inf_nan=False)
     """Dense FLOPS of one device, by which MFU is told; None: what is known of the device, on the CPU no MFU."""
+    profile: Placement[Profile | None] = None
+    """What to record of how a few steps spend their time."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -141,6 +144,7 @@ class Train(Step[Checkpoint]):
             checkpoint_seconds=self.checkpoint_seconds,
             log_every=self.log_every,
             peak_flops=self.peak_flops,
+            profile=self.profile,
             validate_every=self.validate_every,
             validate_sequences=self.validate_sequences,
             keep=self.keep,

@@ -15,6 +15,7 @@ from marin.train.early_stop import EarlyStop
 from marin.train.lora import Lora
 from marin.train.nonfinite import NonFinite, StopRun
 from marin.train.parallel import Parallel
+from marin.train.profile import Profile
 from marin.train.ramp import BatchRamp, StepPlan, check_ramp, plan_steps
 from marin.train.retention import Keep, check_keep
 
@@ -148,6 +149,8 @@ class TrainConfig(Config):
     """Steps between metrics."""
     peak_flops: Placement[float | None] = Field(default=None, gt=0, allow_inf_nan=False)
     """Dense FLOPS of one device, by which MFU is told; None: what is known of the device, on the CPU no MFU."""
+    profile: Placement[Profile | None] = None
+    """What to record of how a few steps spend their time."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> "TrainConfig":

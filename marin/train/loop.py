@@ -25,6 +25,7 @@ from marin.train.meter import Meter
 from marin.train.nonfinite import RollBack, StopRun, Verdict, verdict
 from marin.train.order import samples
 from marin.train.precision import autocast
+from marin.train.profiler import Profiler
 from marin.train.ranks import Ranks
 from marin.train.saving import Saver
 from marin.train.schedule import factor
@@ -80,6 +81,7 @@ class Loop:
         self._is_time = False
         self._best = math.inf
         self._meter = Meter(state.config, world_size=ranks.world_size, device=state.device, clock=clock)
+        self._profiler = Profiler(state.config.profile, rank=ranks.rank, device=state.device)
         self._looks = Looks(watched or Watched(), state, member=member, ranks=ranks, clock=clock)
 
     def resume(self) -> None:
@@ -99,7 +101,7 @@ class Loop:
 
     def run(self) -> Outcome:
         """Train to the end, or to the step at which any rank is asked to stop. Ends with a checkpoint."""
-        with self._saver:
+        with self._saver, self._profiler:
             while (outcome := self._run_on()) is None:
                 self._roll_back()
             self._saver.settle()
@@ -128,7 +130,9 @@ class Loop:
         with feed:
             for batch in feed:
                 self._member.beat("train", state.step)
+                self._profiler.begin(state.step)
                 stop, done = self._step(batch)
+                self._profiler.end()
                 if done is Verdict.ROLL_BACK:
                     return None
                 self._looks.decide()

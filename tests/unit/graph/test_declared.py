@@ -13,7 +13,7 @@ from marin.graph.step import Step
 
 GOLDEN = {
     "Annotate": "1 94c5a6d36f586ad6",
-    "AtStep": "1 fa88b0f99965e465",
+    "AtStep": "1 0b8708ca2ee42881",
     "Chat": "2 e9b6755a83b772b2",
     "CompressionBaseline": "1 7e4b268435d8fe7e",
     "Conversations": "1 3befb0827bb50095",
@@ -28,7 +28,7 @@ GOLDEN = {
     "ExportTokens": "1 4ae76d359534c394",
     "Files": "3 0aa12b5eacd2ce6f",
     "Filter": "1 d36d07847e3ea764",
-    "FineTune": "1 f8749b31c5aed648",
+    "FineTune": "1 0dfb3aebb9da1fa6",
     "Generate": "2 e0abac8b40b73155",
     "HuggingFace": "2 919687b9a12c125f",
     "ImportTokens": "1 3a14e4e1fe351768",
@@ -46,7 +46,7 @@ GOLDEN = {
     "Shuffle": "2 a70b97a9fa5443e5",
     "Split": "1 a0886cea45dd7962",
     "Tokenize": "2 418a5528b1b33bbc",
-    "Train": "1 fa88b0f99965e465",
+    "Train": "1 0b8708ca2ee42881",
     "TrainTokenizer": "1 68384f9e63c26981",
     "Trajectory": "1 d599ac8d011c76a7",
 }

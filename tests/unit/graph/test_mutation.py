@@ -150,6 +150,7 @@ def test_placement_of_training_is_what_it_says():
         "micro_batch",
         "parallel",
         "peak_flops",
+        "profile",
         "recompute",
         "checkpoint_seconds",
         "checkpoint_steps",
