@@ -15,8 +15,9 @@ class ImportTokens(Step[Tokens]):
 
     url: Placement[str]
     """A folder or a pattern; only paths relative to it count. Files of other kinds in it are left out."""
-    format: Literal["megatron", "parquet"]
-    """`megatron`: pairs of `.bin` and `.idx`; `parquet`: a row a document, ids in `tokens` or `input_ids`."""
+    format: Literal["megatron", "parquet", "mds"]
+    """`megatron`: pairs of `.bin` and `.idx`. `parquet` and `mds`: a row or sample a document, its ids in `tokens` or
+    `input_ids`; MDS has them as arrays or, as older sets for training do, as the bytes of int64."""
     tokenizer: Step[Tokenizer]
     """What made the ids."""
     on_missing_eos: Literal["fail", "append"] = "fail"
@@ -28,12 +29,12 @@ class ImportTokens(Step[Tokens]):
 
     def run(self, ctx: Context) -> Tokens:
         """Convert each file, large ones in pieces."""
-        from marin.data import token_exchange, tokenize
+        from marin.data import token_import, tokenize
 
         tokenizer = ctx.load(self.tokenizer)
         mapped = ctx.map(
-            token_exchange.import_shard,
-            token_exchange.plan_import(ctx.inputs, format=self.format),
+            token_import.import_shard,
+            token_import.plan_import(ctx.inputs, format=self.format),
             tokenizer=tokenizer.file("tokenizer.json"),
             eos=tokenizer.meta["eos"],
             on_missing_eos=self.on_missing_eos,

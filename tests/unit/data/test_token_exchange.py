@@ -18,8 +18,9 @@ from marin import Step
 from marin.base.errors import ConfigurationError, DataError, InputError, MarinError
 from marin.data.arrays import open_array
 from marin.data.megatron import MegatronIndex, decode_index, encode_index
-from marin.data.token_exchange import export_shard, import_shard, plan_import
+from marin.data.token_export import export_shard
 from marin.data.token_files import INDEX, TOKENS, read_index
+from marin.data.token_import import import_shard, plan_import
 from marin.data.tokenizer import train_tokenizer
 from marin.graph.files import FileRef, Shard
 
@@ -58,7 +59,7 @@ def chat_of(hub: Path, tmp_path: Path) -> marin.Chat:
     )
 
 
-@pytest.mark.parametrize("format", ["megatron", "parquet"])
+@pytest.mark.parametrize("format", ["megatron", "parquet", "mds"])
 @pytest.mark.parametrize("kind", ["text", "chat"])
 def test_tokens_exported_and_imported_are_the_same_bytes(
     hub: Path, run: Callable[..., marin.Artifact], tmp_path: Path, format: str, kind: str
@@ -225,7 +226,7 @@ def test_import_of_a_file_that_changed_since_the_plan_fails(
 
 
 def test_export_of_ids_that_do_not_fit_is_refused(hub: Path, run: Callable[..., marin.Artifact]) -> None:
-    with pytest.raises(ConfigurationError, match="Parquet keeps"):
+    with pytest.raises(ConfigurationError, match="Parquet, which keeps"):
         marin.ExportTokens(tokens=tokens_of(hub), format="parquet", dtype="int32")
     record = json.loads(hub.read_text())
     record["model"]["vocab"]["<|far|>"] = 70_000

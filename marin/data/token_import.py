@@ -1,12 +1,10 @@
-"""Token shards to the files of other tools, and back.
+"""The files of other tools to token shards; `marin.data.token_export` says what an export leaves.
 
-`megatron`: `tokens.bin` and `tokens.idx`, beside them `tokens.index.arrow`, from which documents' ids, sources and loss
-masks come back. `parquet`: `tokens.parquet`, a row a document. Invariant: a shard that was exported and imported has
-the bytes that it had; so have Megatron's files, a sequence a document. Loss masks are in Parquet and in the index
-beside Megatron's files: Megatron itself trains on every token.
+Invariant: a shard that was exported and imported has the bytes that it had. Files of other tools are cut into pieces by
+their own content alone; documents without an id of their own are named by file and number.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -20,15 +18,14 @@ from tokenizers import Tokenizer
 from marin import fs
 from marin.base.errors import DataError, InputError
 from marin.base.json import Json
-from marin.data.arrays import open_array
+from marin.data import mds
 from marin.data.counts import Counts
 from marin.data.hashes import bundle
-from marin.data.megatron import MegatronIndex, decode_index, encode_index
+from marin.data.megatron import decode_index
 from marin.data.source_counts import count_sources
+from marin.data.token_export import TABLE_SCHEMA, Format, one, strings
 from marin.data.token_files import (
-    INDEX,
     LOSS,
-    TOKENS,
     DocumentColumns,
     bytes_of,
     read_index,
@@ -40,55 +37,16 @@ from marin.data.token_text import token_bytes
 from marin.data.tokenizer import load_tokenizer, num_ids, special_id
 from marin.graph.files import FileRef, Output, Shard
 
-Format = Literal["megatron", "parquet"]
 OnMissingEos = Literal["fail", "append"]
 
-BIN, IDX, SIDECAR, TABLE = "tokens.bin", "tokens.idx", "tokens.index.arrow", "tokens.parquet"
-COPY_TOKENS = 2**22
-_SCHEMA = pa.schema(
-    [
-        ("id", pa.binary(16)),
-        ("source", pa.large_string()),
-        ("row", pa.uint64()),
-        ("tokens", pa.large_list(pa.uint32())),
-    ]
-)
-"""Of `tokens.parquet`, and `loss` where the tokens have it; ids are as wide as in the shard."""
 PIECE_TOKENS = 2**26
 """Tokens of a foreign file that make a shard, about."""
 
 
-def export_shard(shard: Shard, output: Output, *, format: Format, dtype: Literal["uint16", "int32"] | None) -> Json:
-    """Write a token shard in another format; returns its documents and tokens.
-
-    `dtype` is that of Megatron's ids; None: as in the shard, int32 for uint32. DataError for ids that do not fit.
-    """
-    array, index = open_array(shard.file(TOKENS)), read_index(shard.file(INDEX))
-    lengths = np.diff(index["end"].to_numpy().astype(np.int64), prepend=0)
-    if format == "parquet":
-        _write_table(output, array, index, lengths)
-    else:
-        wanted = np.dtype("<u2" if (dtype or array.dtype.name) == "uint16" else "<i4")
-        with output.open(BIN) as file:
-            for start in range(0, array.shape[0], COPY_TOKENS):
-                part = array.read(start, min(start + COPY_TOKENS, array.shape[0]))
-                if part.dtype.itemsize > wanted.itemsize and int(part.max()) > np.iinfo(wanted).max:
-                    raise DataError(
-                        f"id {int(part.max())} does not fit {wanted.name} (id_too_large)",
-                        where="dtype",
-                        hint='give dtype="int32", or leave it out',
-                    )
-                file.write(np.ascontiguousarray(part.astype(wanted, copy=False)).data.cast("B"))
-        output.write(IDX, encode_index(MegatronIndex(wanted, lengths)))
-        with fs.open_file(shard.file(INDEX)) as source:
-            output.write(SIDECAR, source.read())
-    return {"documents": len(lengths), "tokens": int(lengths.sum())}
-
-
 def plan_import(files: Sequence[FileRef], *, format: Format, piece_tokens: int = PIECE_TOKENS) -> list[Shard]:
-    """Return the inputs of `import_shard`: Megatron's pairs by name, cut into pieces; Parquet files one by one.
+    """Return the inputs of `import_shard`: Megatron's pairs and MDS files by name, cut into pieces; Parquet one by one.
 
-    Pieces depend on each pair alone. InputError when there is none, or one of a pair is missing.
+    Pieces depend on each file alone. InputError when there is none, one of a pair is missing, or MDS is compressed.
     """
     if format == "parquet":
         tables = [bundle([file]) for file in files if file.path.endswith(".parquet")]
@@ -96,6 +54,8 @@ def plan_import(files: Sequence[FileRef], *, format: Format, piece_tokens: int =
             raise InputError("there is no .parquet file", hint="check the pattern")
         return tables
     by_path = {file.path: file for file in files}
+    if format == "mds":
+        return [piece for each in _mds_files(by_path) for piece in _mds_pieces(each, piece_tokens)]
     pairs = []
     for path in sorted(path for path in by_path if path.endswith((".bin", ".idx"))):
         stem, other = path[:-4], {".bin": ".idx", ".idx": ".bin"}[path[-4:]]
@@ -119,7 +79,10 @@ def import_shard(
     """
     vocabulary = _vocabulary(tokenizer, eos)
     result = Counts()
-    ids, documents = _read_table(shard) if format == "parquet" else _read_megatron(shard, result)
+    if format == "parquet":
+        ids, documents = _read_table(shard)
+    else:
+        ids, documents = _read_mds(shard) if format == "mds" else _read_megatron(shard, result)
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= vocabulary.num_ids):
         wrong = int(ids.max()) if int(ids.max()) >= vocabulary.num_ids else int(ids.min())
         raise DataError(
@@ -185,19 +148,67 @@ def _read_megatron(shard: Shard, result: Counts) -> tuple[np.ndarray, DocumentCo
     starts = np.concatenate([[0], np.cumsum(index.lengths)]) * index.dtype.itemsize
     begin, end = int(starts[first]), int(starts[last])
     ids = np.frombuffer(fs.read_range(data.url, begin, end - begin), index.dtype)
-    lengths = index.lengths[first:last]
+    return ids, _documents(data, index.lengths[first:last], ids, (first, last), beside)
+
+
+def _documents(
+    data: FileRef, lengths: np.ndarray, ids: np.ndarray, rows: tuple[int, int], beside: Sequence[FileRef]
+) -> DocumentColumns:
+    """Return what the index beside a file says of its documents `rows`; without one, names of file and number."""
     if not beside:
-        names = [f"{data.path}:{number}" for number in range(first, last)]
-        return ids, DocumentColumns(lengths, _ids_of(ids, lengths, names), _constant(data.path, len(lengths)))
-    table = read_index(beside[0]).slice(first, last - first)
-    if not np.array_equal(np.diff(read_index(beside[0])["end"].to_numpy().astype(np.int64), prepend=0), index.lengths):
+        names = [f"{data.path}:{number}" for number in range(*rows)]
+        return DocumentColumns(lengths, _ids_of(ids, lengths, names), _constant(data.path, len(lengths)))
+    table = read_index(beside[0])
+    known = np.diff(table["end"].to_numpy().astype(np.int64), prepend=0)[slice(*rows)]
+    if not np.array_equal(known, lengths):
         raise DataError(
-            f"`{beside[0].path}` is of other documents than `{idx.path}` (damaged_index)",
+            f"`{beside[0].path}` is of other documents than `{data.path}` (damaged_index)",
             where=beside[0].url,
-            hint="delete it, or give all three files as they were exported",
+            hint="delete it, or give all files as they were exported",
         )
-    table = table.combine_chunks()
-    return ids, _columns(lengths, table, beside[0])
+    return _columns(lengths, table.slice(rows[0], rows[1] - rows[0]).combine_chunks(), beside[0])
+
+
+def _mds_files(by_path: Mapping[str, FileRef]) -> list[list[FileRef]]:
+    """Return the MDS files by name, each with the index beside it; InputError where there is none to read."""
+    packed = next((path for path in sorted(by_path) if ".mds." in path.rsplit("/", 1)[-1]), None)
+    if packed is not None:
+        raise InputError(
+            f"`{packed}` is compressed", where=packed, hint="decompress it first: `zstd -d --rm *.mds.zstd`"
+        )
+    found = [path for path in sorted(by_path) if path.endswith(".mds")]
+    if not found:
+        raise InputError("there is no .mds file", hint="check the pattern")
+    beside = {path: path.removesuffix(".mds") + ".index.arrow" for path in found}
+    return [[by_path[path], *([by_path[beside[path]]] if beside[path] in by_path else [])] for path in found]
+
+
+def _mds_head(data: FileRef) -> mds.MdsHead:
+    size = mds.head_bytes(fs.read_range(data.url, 0, mds.PREFIX_BYTES))
+    return mds.decode_head(fs.read_range(data.url, 0, size), file_bytes=data.size, where=data.url)
+
+
+def _mds_pieces(files: Sequence[FileRef], piece_tokens: int) -> Iterator[Shard]:
+    offsets = _mds_head(files[0]).offsets
+    first, number = 0, len(offsets) - 1
+    while first < number:
+        last = int(np.searchsorted(offsets, int(offsets[first]) + 5 * piece_tokens, side="right")) - 1
+        last = max(first + 1, last)
+        yield bundle(files, {"first": first, "last": last})
+        first = last
+    if not number:
+        yield bundle(files, {"first": 0, "last": 0})
+
+
+def _read_mds(shard: Shard) -> tuple[np.ndarray, DocumentColumns]:
+    value: Any = shard.value
+    rows, (data, *beside) = (value["first"], value["last"]), shard.files
+    head = _mds_head(data)
+    begin, end = int(head.offsets[rows[0]]), int(head.offsets[rows[1]])
+    samples = list(mds.decode_samples(head, fs.read_range(data.url, begin, end - begin), rows[0], where=data.url))
+    lengths = np.array([len(ids) for ids in samples], np.int64)
+    joined = np.concatenate(samples) if samples else np.array([], np.uint32)
+    return joined, _documents(data, lengths, joined, rows, beside)
 
 
 def _columns(lengths: np.ndarray, table: pa.Table, file: FileRef) -> DocumentColumns:
@@ -217,7 +228,7 @@ def _columns(lengths: np.ndarray, table: pa.Table, file: FileRef) -> DocumentCol
                 where=file.url,
                 hint="runs without and with loss, in turn, must sum to the document's tokens",
             )
-    return DocumentColumns(lengths, bytes_of(table["id"]), _strings(table["source"]), loss, rows)
+    return DocumentColumns(lengths, bytes_of(table["id"]), strings(table["source"]), loss, rows)
 
 
 def _read_table(shard: Shard) -> tuple[np.ndarray, DocumentColumns]:
@@ -230,7 +241,7 @@ def _read_table(shard: Shard) -> tuple[np.ndarray, DocumentColumns]:
             where=shard.files[0].url,
             hint="rename the column of ids",
         )
-    column = _one(table[name])
+    column = one(table[name])
     is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     values = column.flatten() if is_list else column
     if not is_list or not pa.types.is_integer(values.type) or values.null_count:
@@ -241,35 +252,11 @@ def _read_table(shard: Shard) -> tuple[np.ndarray, DocumentColumns]:
         )
     ids = values.to_numpy(zero_copy_only=False)
     lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if all(_SCHEMA.field(own) in list(table.schema) for own in ("id", "source", "row")):
+    if all(TABLE_SCHEMA.field(own) in list(table.schema) for own in ("id", "source", "row")):
         return ids, _columns(lengths, table, shard.files[0])
     names = [f"{shard.files[0].path}:{number}" for number in range(len(lengths))]
     sources = _constant(shard.files[0].path, len(lengths))
     return ids, DocumentColumns(lengths, _ids_of(ids, lengths, names), sources)
-
-
-def _write_table(output: Output, array: Any, index: pa.Table, lengths: np.ndarray) -> None:  # Any: a TokenArray
-    ids = pa.field("tokens", pa.large_list(pa.from_numpy_dtype(array.dtype)))
-    schema = _SCHEMA.set(_SCHEMA.names.index("tokens"), ids)
-    if LOSS.name in index.column_names:
-        schema = schema.append(LOSS)
-    ends = np.cumsum(lengths)
-    with (
-        output.open(TABLE) as file,
-        parquet.ParquetWriter(file, schema, compression="zstd", write_statistics=False) as writer,
-    ):
-        first = 0
-        while first < len(ends):
-            begin = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, begin + COPY_TOKENS, side="right")))
-            part = index.slice(first, last - first).combine_chunks()
-            offsets = np.concatenate([[begin], ends[first:last]]) - begin
-            tokens = pa.LargeListArray.from_arrays(offsets, pa.array(array.read(begin, int(ends[last - 1]))))
-            columns = [_one(part["id"]), _strings(part["source"]), _one(part["row"]), tokens]
-            if LOSS.name in schema.names:
-                columns.append(_one(part[LOSS.name]))
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=last - first)
-            first = last
 
 
 def _kept(
@@ -337,11 +324,3 @@ def _ids_of(ids: np.ndarray, lengths: np.ndarray, names: Sequence[str]) -> np.nd
 
 def _constant(text: str, number: int) -> pa.Array:
     return pa.array([text] * number, pa.large_string())
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
-
-
-def _strings(column: pa.ChunkedArray) -> pa.Array:
-    return _one(column.cast(pa.large_string()))
