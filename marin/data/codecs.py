@@ -122,12 +122,20 @@ CODECS = {
 }
 """By suffix. Skippable zstd frames, as `pzstd` writes them, are frames."""
 
+JSON_LINES = (".jsonl", ".ndjson")
+
 _SUFFIX_OF = {magic: suffix for suffix, codec in CODECS.items() for magic in codec.magic}
 
 
 def codec_of(path: str) -> Codec | None:
     """Return the codec that the suffix of a path names; None for plain bytes."""
     return CODECS.get(path.rpartition(".")[2].lower())
+
+
+def is_json_lines(path: str) -> bool:
+    """Return whether a name, compressed or not, says that its file holds a JSON object a line."""
+    stem = path.rpartition(".")[0] if codec_of(path) is not None else path
+    return stem.lower().endswith(JSON_LINES)
 
 
 def check_magic(path: str, head: bytes) -> None:

@@ -13,6 +13,7 @@ import orjson
 from marin.base.errors import DataError, InputError
 from marin.base.json import Json
 from marin.data import counts
+from marin.data.codecs import is_json_lines
 from marin.data.counts import Counts
 from marin.data.documents import Batch, open_documents
 from marin.data.frames import is_framed, survey_frames_shard
@@ -53,6 +54,12 @@ def ingest_files(
     """
     if not files:
         raise InputError("there are no files to read", hint="check the pattern and what it excludes")
+    if text is None and all(is_json_lines(file.path) for file in files):
+        raise InputError(
+            f"`{files[0].path}` holds a JSON object a line, and would be taken as one document",
+            where="Files.text",
+            hint='name the field that holds the text, such as text="text"',
+        )
     large = [file for file in files if text is not None and is_large(file, shard_bytes=shard_bytes)]
     cut_ones = set(large)
     small = [file for file in files if file not in cut_ones]

@@ -3,8 +3,8 @@
 What each kind of bad input means is defined here, by a `Problem` with a stable reason that counts are kept under:
 `invalid_utf8`, `invalid_json`, `lone_surrogate`, `not_an_object`, `missing_text`, `text_not_a_string`, `missing_id`,
 `too_long`, and of the file as a whole `archive_damaged`, `archive_bomb`, `wrong_suffix`. Kept as they are and only
-noted: CRLF, NUL. Taken off: a byte order mark at the start of a file. Blank lines are no documents. Parsing knows no
-policy: it yields problems, and the caller decides.
+noted: CRLF, NUL, JSON lines as one document. Taken off: a byte order mark at the start of a file. Blank lines are no
+documents. Parsing knows no policy: it yields problems, and the caller decides.
 """
 
 import json
@@ -17,7 +17,7 @@ import orjson
 
 from marin.base.errors import did_you_mean
 from marin.base.json import dumps
-from marin.data.codecs import Damaged
+from marin.data.codecs import Damaged, is_json_lines
 from marin.data.documents import Batch
 from marin.data.lines import LineBlock, LongLine
 from marin.data.sources import MAX_RATIO, read_whole
@@ -74,6 +74,8 @@ def parse_whole(
         yield damage(file.path, error)
         return
     begin = _bom_length(data, notes)
+    if is_json_lines(file.path):
+        notes["json_lines_as_one_document"] += 1
     text = _decode(data[begin:] if begin else data, file.path, 0, begin)
     yield text if isinstance(text, Problem) else Batch(file.path, [file.path], [text], ["{}"])
 

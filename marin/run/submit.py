@@ -180,7 +180,7 @@ def _command(request: Request, run: str, folder: str) -> str:
     return (
         f'export MARIN_TREE="$PWD"; cd {shlex.quote(folder)} || exit 3; for python in {pythons}; do '
         f'if "$python" -c {shlex.quote(_PROBED)} 2>/dev/null; then '
-        f'exec "$python" -m marin.cli {shlex.join(arguments)} --run-id {run}; fi; done; '
+        f'exec "$python" -m marin {shlex.join(arguments)} --run-id {run}; fi; done; '
         f"echo {shlex.quote(f'error: {missing}')} >&2; exit 3"
     )
 

@@ -18,7 +18,7 @@ class Files(Step[Documents]):
     Plain, or compressed as the suffix says: `.gz`, `.zst`, `.xz`, `.bz2`.
     """
 
-    version = 3
+    version = 4
 
     url: Placement[str | None] = None
     """Pattern such as `s3://lab/corpus/**/*.jsonl.zst`; only paths relative to its literal folder count."""
@@ -29,7 +29,7 @@ class Files(Step[Documents]):
     exclude: Placement[Several[str]] = ()
     """Patterns relative to that folder, such as `site-packages/**`."""
     text: str | None = None
-    """Field of each JSON line that holds the text, nested as `a.b`; None: each file is one document."""
+    """Field of each JSON line that holds the text, nested as `a.b`; None: each file is a document (for texts)."""
     id: Annotated[str | None, ElideIf(None)] = None
     """Field that names the document, nested as `a.b`; None: its path, and in a file of lines the line."""
     on_error: Literal["fail", "skip", "quarantine"] = "fail"

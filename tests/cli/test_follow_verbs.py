@@ -57,7 +57,7 @@ def falling(folder: str):
     return [Fall(waited=Wait(folder=folder))]
 """
 
-COMMAND = [sys.executable, "-m", "marin.cli"]
+COMMAND = [sys.executable, "-m", "marin"]
 
 
 class Running:

@@ -71,7 +71,7 @@ def test_error_as_json_goes_to_stdout_and_stays_readable_on_stderr(marin):
 
 
 def test_output_in_a_pipe_has_no_colour_and_only_data_on_stdout(project, tmp_path):
-    command = [sys.executable, "-m", "marin.cli", "run", "counting.py", "--backend", "inline", "--json"]
+    command = [sys.executable, "-m", "marin", "run", "counting.py", "--backend", "inline", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert "\x1b" not in done.stdout + done.stderr
     assert json.loads(done.stdout)["state"] == "done"
@@ -81,7 +81,7 @@ def test_output_in_a_pipe_has_no_colour_and_only_data_on_stdout(project, tmp_pat
 def test_output_to_a_reader_that_has_left_is_no_traceback(marin, ran, arguments):
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "marin.cli", *arguments]
+    command = [sys.executable, "-m", "marin", *arguments]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     os.close(writing)
     assert "Traceback" not in done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from marin.store import EventWriter, Store
 
-COMMAND = [sys.executable, "-m", "marin.cli"]
+COMMAND = [sys.executable, "-m", "marin"]
 SHOUTS = """
 from marin import Context, Step, Value, pipeline
 

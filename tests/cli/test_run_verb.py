@@ -171,7 +171,7 @@ def slow():
 
 def test_run_interrupted_says_what_is_kept_and_exits_with_130(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
-    command = [sys.executable, "-m", "marin.cli", "run", "slow.py", *INLINE]
+    command = [sys.executable, "-m", "marin", "run", "slow.py", *INLINE]
     with subprocess.Popen(
         command,
         cwd=tmp_path,

@@ -19,7 +19,7 @@ from marin.run.backends.inline import InlineBackend
 from marin.store import EventWriter, Store, Submission, ask_to_stop, ask_to_stop_now, write_submission
 from marin.store.stop import LOOK_SECONDS
 
-COMMAND = [sys.executable, "-m", "marin.cli"]
+COMMAND = [sys.executable, "-m", "marin"]
 RUN = "20261201-120000-abcd"
 ENDED = {"run": RUN, "started": "2026-12-01T12:00:00+00:00", "finished": "2026-12-01T12:05:00+00:00"}
 GATED = """

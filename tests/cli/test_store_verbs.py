@@ -155,7 +155,7 @@ def die():
 @pytest.mark.skipif(not Path("/proc").exists(), reason="only /proc tells for certain that a process is gone")
 def test_status_run_whose_driver_was_killed_is_lost(marin, tmp_path):
     (tmp_path / "die.py").write_text(KILLED)
-    command = [sys.executable, "-m", "marin.cli", "run", str(tmp_path / "die.py"), "--backend", "inline"]
+    command = [sys.executable, "-m", "marin", "run", str(tmp_path / "die.py"), "--backend", "inline"]
     subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert marin("status", "--json").json["state"] == "lost"
 

@@ -235,7 +235,7 @@ def test_interrupt_while_the_run_is_sent_takes_it_back(marin, jobs):
 
 
 def test_interrupt_of_a_followed_submit_leaves_the_run_and_says_how_to_come_back(project, jobs, tmp_path):
-    command = [sys.executable, "-m", "marin.cli", "submit", "counting.py", "--address", jobs.address, "--json"]
+    command = [sys.executable, "-m", "marin", "submit", "counting.py", "--address", jobs.address, "--json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as following:
         killer = threading.Timer(60, following.kill)
         killer.start()
@@ -301,7 +301,7 @@ def test_next_command_is_whole_in_another_folder_and_short_in_its_own(marin, pro
     monkeypatch.setenv("MARIN_STORE", ".marin")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "counting.py").write_text((project / "counting.py").read_text().replace("lr > 1", "lr > 0"))
-    command = [sys.executable, "-m", "marin.cli", "run", "counting.py", "--backend", "inline", "--lr", "5"]
+    command = [sys.executable, "-m", "marin", "run", "counting.py", "--backend", "inline", "--lr", "5"]
     subprocess.run(command, capture_output=True, check=False, timeout=60)
     assert "to go on: marin run --backend inline counting.py --lr 5\n" in marin("status").err
     (tmp_path / "other").mkdir()

@@ -185,7 +185,7 @@ def mounted(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
         pytest.skip("this machine lets no test mount a file system")
     (tmp_path / "filling.py").write_text(PIPELINE)
     (tmp_path / "store").mkdir()
-    whole = f'set -u; marin() {{ {sys.executable} -m marin.cli "$@"; }}\n{script}'
+    whole = f'set -u; marin() {{ {sys.executable} -m marin "$@"; }}\n{script}'
     environment = {**os.environ, "STORE": str(tmp_path / "store"), "PYTHONPATH": str(Path(marin.__file__).parents[1])}
     command = ["unshare", "-Urm", "sh", "-c", whole]
     return subprocess.run(

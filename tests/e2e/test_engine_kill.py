@@ -147,7 +147,7 @@ from marin import pipeline
 def waits():
     return [engine_steps.Waits(folder={str(tmp_path)!r})]
 """)
-    command = [sys.executable, "-m", "marin.cli", "run", str(tmp_path / "pipeline.py"), "--store", f"{tmp_path}/store"]
+    command = [sys.executable, "-m", "marin", "run", str(tmp_path / "pipeline.py"), "--store", f"{tmp_path}/store"]
     environment = {**os.environ, "PYTHONPATH": MODULES}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0) as process:
         yield process

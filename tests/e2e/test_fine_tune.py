@@ -35,7 +35,7 @@ def start() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
     def run(store: Path) -> subprocess.Popen[str]:
         target = str(MODULES / "toy_tuning.py")
         process = subprocess.Popen(
-            [sys.executable, "-m", "marin.cli", "run", target, "--store", str(store), "--json"],
+            [sys.executable, "-m", "marin", "run", target, "--store", str(store), "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

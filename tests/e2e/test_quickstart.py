@@ -37,7 +37,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def marin_command(*arguments: str, store: Path, target: str = QUICKSTART) -> list[str]:
-    return [sys.executable, "-m", "marin.cli", "run", target, "--store", str(store), "--json", *arguments]
+    return [sys.executable, "-m", "marin", "run", target, "--store", str(store), "--json", *arguments]
 
 
 def environment() -> dict[str, str]:

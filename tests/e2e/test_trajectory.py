@@ -55,7 +55,7 @@ def test_trajectory_killed_in_training_and_in_evaluation_gives_the_undisturbed_o
 def command(store: Path) -> list[str]:
     files = f"{ROOT / 'marin'}/*/[a-l]*.py"
     small = ["--files", files, "--steps", "60", "--vocab-size", "300", "--context", "32", "--ranks", "2"]
-    return [sys.executable, "-m", "marin.cli", "run", PIPELINE, "--store", str(store), "--json", *small]
+    return [sys.executable, "-m", "marin", "run", PIPELINE, "--store", str(store), "--json", *small]
 
 
 def wait_for(found: Any, process: subprocess.Popen[bytes], what: str) -> Any:

@@ -84,7 +84,7 @@ def rerun(repro: Repro, *, backend: str, address: str | None) -> tuple[Outcome, 
     What an earlier, interrupted check has made there is kept. Raises StepError when the rerun fails.
     """
     store = repro.folder.absolute() / STORE
-    command = [sys.executable, "-P", "-m", "marin.cli", "run", str(repro.pipeline.absolute())]
+    command = [sys.executable, "-P", "-m", "marin", "run", str(repro.pipeline.absolute())]
     command += ["--store", str(store), "--backend", backend, "--on-drift", "warn", "--json"]
     command += ["--address", address] if address else []
     began_in = Path(repro.wanted.producer.folder or "")

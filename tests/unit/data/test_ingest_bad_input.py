@@ -202,6 +202,23 @@ def test_files_of_a_folder_takes_the_files_below_it(tmp_path: Path) -> None:
     assert documents.meta["documents_out"] == 1
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.JSONL", "a.ndjson.gz", "a.jsonl.zst"])
+def test_json_lines_without_the_field_of_the_text_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_bytes(PACK.get(name.rpartition(".")[2], bytes)(LINE * 2))
+    with pytest.raises(MarinError, match=f"`{name}` holds a JSON object a line"):
+        marin.run(marin.Files(url=f"{tmp_path}/in/*"), store=tmp_path / "store", backend="inline")
+
+
+def test_json_lines_among_texts_are_documents_that_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(LINE)
+    (tmp_path / "in" / "read.me").write_bytes(b"read me")
+    documents = marin.run(marin.Files(url=f"{tmp_path}/in/*"), store=tmp_path / "store", backend="inline")
+    assert documents.meta["documents_out"] == 2
+    assert documents.meta["notes"]["json_lines_as_one_document"] == 1
+
+
 def test_ten_thousand_small_files_take_seconds(make_file: MakeFile, run_shards: RunShards) -> None:
     files = [make_file(f"{number % 100}/{number}.txt", b"x" * 1000) for number in range(10_000)]
     began = time.process_time()

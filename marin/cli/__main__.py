@@ -1,5 +1,0 @@
-"""`python -m marin.cli`, for where the script is not on the path."""
-
-from marin.cli.app import main
-
-main()
