@@ -19,9 +19,10 @@ from marin.data.splits import Piece, is_stream
 from marin.data.survey import Surveyed
 from marin.graph.files import FileRef
 
-_paused: dict[tuple[object, ...], LineReader] = {}
+_paused: dict[tuple[object, ...], tuple[int, LineReader]] = {}
 """The compressed file that this process read last, paused between two lines: at most one, it holds memory and a file.
-Every block that it reads is compared with the survey, so what it gives does not depend on when it was opened."""
+With it the end of the piece that was read: its last line mostly ends behind. Every block that it reads is compared with
+the survey, so what it gives does not depend on when it was opened."""
 
 
 @dataclass
@@ -40,10 +41,10 @@ class PieceLines:
 
     def __iter__(self) -> Iterator[LineBlock | LongLine | Problem]:
         key = (self.file.digest, self.file.url, self.max_line_bytes, self.max_ratio)
-        reader = _paused.pop(key, None) if is_stream(self.file) else None
+        stopped, reader = _paused.pop(key, (0, None)) if is_stream(self.file) else (0, None)
         _paused.clear()
         frame = frame_before(self.frames, self.piece.start)
-        if reader is None or not frame.plain <= reader.offset <= self.piece.start:
+        if reader is None or not frame.plain <= stopped <= self.piece.start:
             reader = self._opened(frame)
         for _ in reader.until(self.piece.start):
             pass
@@ -51,8 +52,8 @@ class PieceLines:
         if reader.damage is not None and self.piece.start <= reader.damage.offset < self.piece.stop:
             yield damage(self.file.path, reader.damage)
         self.at_end = reader.end is not None and reader.end < self.piece.stop
-        if is_stream(self.file):
-            _paused[key] = reader
+        if is_stream(self.file) and reader.end is None:
+            _paused[key] = self.piece.stop, reader
 
     def _opened(self, frame: Frame) -> LineReader:
         source = Surveyed(self.file, self.blocks)

@@ -4,10 +4,13 @@ import bz2
 import gzip
 import json
 import lzma
+import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 import marin
 from marin import fs
 from marin.base.errors import InputError, MarinError, StepError
-from marin.data.codecs import Damaged
+from marin.data.codecs import CODECS, Damaged, Decompressed
 from marin.data.documents import read_documents
 from marin.data.frames import BEGIN, FRAMES, frame_before, survey_frames_shard
 from marin.data.hashes import bundle
@@ -38,6 +41,26 @@ def lines_of(number: int, seed: int = 0) -> bytes:
     drawn = random.Random(seed)
     records = ({"n": row, "text": f"{row} {drawn.getrandbits(200):x}" * drawn.randint(1, 3)} for row in range(number))
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+_listening: list[list[str]] = []
+
+
+def _hear(event: str, arguments: tuple[object, ...]) -> None:
+    if _listening and event == "open":
+        _listening[-1].append(str(arguments[0]))
+
+
+sys.addaudithook(_hear)
+
+
+@contextmanager
+def opened_files() -> Iterator[list[str]]:
+    """Give the paths of files that are opened meanwhile."""
+    opened: list[str] = []
+    _listening.append(opened)
+    yield opened
+    _listening.pop()
 
 
 def found(step_documents: marin.Documents) -> list[tuple[str, str, str]]:
@@ -106,6 +129,38 @@ def test_line_reader_paused_anywhere_gives_each_line_once(data: bytes, cuts: lis
     assert starts == expected
 
 
+@given(
+    members=st.lists(
+        st.binary(max_size=3000) | st.text("ab \n", max_size=3000).map(str.encode), min_size=1, max_size=3
+    ),
+    level=st.sampled_from([0, 1, 9]),
+    flipped=st.none() | st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)),
+    kept=st.just(1.0) | st.floats(0, 1),
+    chunk=st.sampled_from([1, 50, 10**6]),
+)
+@settings(max_examples=300, deadline=None)
+def test_gzip_gives_what_zlib_gives_and_damage_wherever_zlib_finds_some(
+    members: list[bytes], level: int, flipped: tuple[float, int] | None, kept: float, chunk: int
+) -> None:
+    stored = bytearray(b"".join(gzip.compress(member, level, mtime=0) for member in members))
+    if flipped is not None:
+        stored[int(flipped[0] * len(stored))] ^= 1 << flipped[1]
+    stored = stored[: math.ceil(kept * len(stored))]
+    try:
+        expected = gzip.decompress(stored)
+    except (OSError, EOFError, zlib.error):
+        expected = None
+    chunks = (bytes(stored[at : at + chunk]) for at in range(0, len(stored), chunk))
+    given, damaged = bytearray(), False
+    try:
+        for piece in Decompressed(chunks, CODECS["gz"], max_ratio=1e9):
+            given += piece
+    except Damaged:
+        damaged = True
+    assert damaged == (expected is None)
+    assert damaged or given == expected
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_pieces_in_any_order_give_the_same_shards(make_file: MakeFile, run_shards: RunShards, suffix: str) -> None:
     data = lines_of(4000)
@@ -117,6 +172,21 @@ def test_pieces_in_any_order_give_the_same_shards(make_file: MakeFile, run_shard
     backward = run_shards(ingest_shard, pieces[::-1], text="text", on_error="fail")
     assert [shard.digest for shard in forward] == [shard.digest for shard in backward][::-1]
     assert sum(shard.value["documents_out"] for shard in forward) == 4000
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz", ".bz2"])
+def test_pieces_in_order_read_a_stream_once(make_file: MakeFile, run_shards: RunShards, suffix: str) -> None:
+    data = lines_of(4000)
+    file = make_file(f"a.jsonl{suffix}", COMPRESS[suffix](data))
+    (survey,) = run_shards(survey_shard, [bundle([file])])
+    size = len(data) // 20
+    pieces = [piece_shard(file, survey.files, Piece(at, at + size)) for at in range(0, len(data), size)]
+    with opened_files() as opened:
+        run_shards(ingest_shard, pieces, text="text", on_error="fail")
+    assert sum(path.endswith(f"a.jsonl{suffix}") for path in opened) == 1
+    with opened_files() as opened:
+        run_shards(ingest_shard, pieces[::2], text="text", on_error="fail")
+    assert sum(path.endswith(f"a.jsonl{suffix}") for path in opened) == 1
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
