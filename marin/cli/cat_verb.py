@@ -171,7 +171,8 @@ def _sample(sample: Mapping[str, Any]) -> Iterator[Text]:
     where = f"{number}shard {sample['shard']}, row {sample['row']}"
     if "documents" in sample:
         padding = f", {sample['padding']:,} of them padding" if sample["padding"] else ""
-        yield Text(f"{where}: {len(sample['documents'])} documents, {sample['tokens']:,} tokens{padding}", "bold")
+        documents = "1 document" if len(sample["documents"]) == 1 else f"{len(sample['documents'])} documents"
+        yield Text(f"{where}: {documents}, {sample['tokens']:,} {sample['unit']}{padding}", "bold")
     for document in sample.get("documents", [sample]):
         size = f"{document['characters']:,} characters" if "text" in document else f"{document['tokens']:,} tokens"
         begin = f" from token {document['offset']:,}" if document.get("offset") else ""

@@ -26,6 +26,7 @@ def render_error(error: MarinError, *, json: bool, traceback: bool = False) -> i
     """Write an error to standard error (and as JSON to standard output); return the exit code."""
     if traceback:
         _write_traceback(error)
+    error = _placed(error)
     if json:
         record = {"type": type(error).__name__, "message": error.what, "where": error.where, "hint": error.hint}
         write_json({**error.ids, "error": record})
@@ -79,6 +80,16 @@ def render_unexpected(error: BaseException, *, json: bool, traceback: bool) -> i
     if traceback:
         _write_traceback(error)
     return render_error(as_marin_error(error), json=json)
+
+
+def _placed(error: MarinError) -> MarinError:
+    """Add the line of the user's code that an error came from while a target was imported or built."""
+    frames = tracebacks.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_framework(frame.filename)]
+    if own and frames[-1] is not own[-1] and any(frame.filename == target.__file__ for frame in frames):
+        place = f"{own[-1].filename}:{own[-1].lineno}"
+        error.where = f"{error.where}\n{place}" if error.where else place
+    return error
 
 
 def as_marin_error(error: BaseException) -> MarinError:

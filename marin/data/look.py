@@ -41,8 +41,8 @@ def samples(artifact: Artifact, *, number: int, at: int | None = None, length: i
     Texts are cut after `length` characters, ids after `length` tokens. Each has `shard` and `row`. Of Documents: `id`,
     `source`, `meta`, `text` and its `characters`. Of Tokens: `id`, `source`, `tokens`, the first `ids`, what they stand
     for as `pieces`, and with a loss mask `targets`, a truth value an id. Of Sequences, which are numbered in the order
-    of training: `sequence`, `tokens`, `padding`, and what lies in the row as `documents`, each as in Tokens and with
-    its `offset` inside its document.
+    of training: `sequence`, `tokens`, their `unit` (a packed row has positions), `padding`, and what lies in the row as
+    `documents`, each as in Tokens, with its `offset` inside its document; in a packed row the last target counts.
     """
     if isinstance(artifact, Sequences):
         return list(_sequences(artifact, number, at, length, _texts(artifact)))
@@ -168,4 +168,4 @@ def _sequences(
                 document["targets"] = piece.is_target.tolist()
             documents.append(document)
         place = {"shard": row.shard, "row": row.row, "sequence": row.sequence}
-        yield {**place, "tokens": row.tokens, "padding": row.padding, "documents": documents}
+        yield {**place, "tokens": row.tokens, "unit": row.unit, "padding": row.padding, "documents": documents}

@@ -34,11 +34,12 @@ class Piece(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One sequence: where it is, how many positions or tokens it has, how many of them padding, and its pieces."""
+    """One sequence: where it is, its tokens, or positions in a packed one, padding among them, and its pieces."""
 
     sequence: int
     shard: int
     row: int
+    unit: str
     tokens: int
     padding: int
     pieces: list[Piece]
@@ -69,7 +70,7 @@ class RowListing:
             tokens, padding, pieces = (
                 _cut(shard, row, length) if packed is None else _packed(shard, self._tokens[packed], row, length)
             )
-            yield Row(sequence, place, row, tokens, padding, pieces)
+            yield Row(sequence, place, row, "tokens" if packed is None else "positions", tokens, padding, pieces)
 
 
 def index_inputs(shards: Sequence[Shard]) -> list[Shard]:

@@ -7,6 +7,7 @@ configuration. Wrong wiring fails at construction. `.on`, `.named`, `.at` return
 import functools
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin
 
@@ -19,6 +20,9 @@ from marin.graph.artifact import Artifact
 from marin.graph.resources import Resources
 
 A_co = TypeVar("A_co", bound=Artifact, covariant=True)
+
+NAMED = 6
+"""Steps that a hint names at most."""
 
 _WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -219,6 +223,19 @@ def _check_wiring(value: object, wanted: Any, where: str) -> Step[Any]:
         raise WiringError(
             f"{what}, got {type(value).__name__}, which produces {produced.__name__}",
             where=where,
-            hint=f"give a step that produces {expected.__name__}",
+            hint=f"give a step that produces {expected.__name__}{_such_as(expected)}",
         )
     return value
+
+
+def _such_as(expected: type[Artifact]) -> str:
+    """Return the names of known steps that produce exactly this type; of a type that many produce a few."""
+    known: list[type[Step[Any]]] = [Step]
+    found = set()
+    for kind in known:
+        known += kind.__subclasses__()
+        with suppress(ConfigurationError):  # a base class that leaves the type open
+            if "[" not in kind.__name__ and declared_artifact(kind) is expected:
+                found.add(kind.__name__)
+    names = sorted(found)[:NAMED]
+    return f", such as {', '.join(names[:-1])}{' or ' if names[1:] else ''}{names[-1]}" if names else ""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import marin as framework
-from marin import Chat, Context, Files, Folder, Records, Shuffle, Step, Table, Tokenize, TrainTokenizer
+from marin import Chat, Context, Files, Folder, Pack, Records, Shuffle, Step, Table, Tokenize, TrainTokenizer
 
 EOS = "<|endoftext|>"
 TALK = '{"messages": [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "the hat"}]}'
@@ -38,6 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     steps = [
         Files(url=f"{folder}/web/*.jsonl", text="text", on_error="quarantine"),
         Shuffle(tokens=tokens, context=16, seed=0),
+        Pack(tokens=tokens, context=16, seed=0, method="best_fit"),
         Chat(
             documents=Records(texts=(TALK,)),
             tokenizer=tokenizer,
@@ -95,6 +96,17 @@ def test_cat_sequences_shows_the_documents_of_a_row(marin, store):
     for sample in record["samples"]:
         assert sum(document["tokens"] for document in sample["documents"]) + sample["padding"] == sample["tokens"] == 17
     assert "documents, 17 tokens" in marin("cat", "shuffle", "--store", store).out
+
+
+def test_cat_packed_rows_counts_positions_and_their_last_targets_beside(marin, store):
+    record = marin("cat", "pack", "-n", "50", "--store", store, "--json").json
+    assert {sample["unit"] for sample in record["samples"]} == {"positions"}
+    for sample in record["samples"]:
+        positions = sum(document["tokens"] - 1 for document in sample["documents"])
+        assert positions + sample["padding"] == sample["tokens"] == 16
+    out = marin("cat", "pack", "--store", store).out
+    assert "1 document, 16 positions" in out
+    assert "1 documents" not in out
 
 
 def test_cat_file_shows_lines_of_all_shards(marin, store):

@@ -70,6 +70,24 @@ def test_error_as_json_goes_to_stdout_and_stays_readable_on_stderr(marin):
     assert "error: there is no file nothing.py" in done.err
 
 
+def test_error_of_a_step_says_which_line_of_the_users_file_made_it(marin, project):
+    (project / "wrong.py").write_text(
+        """import marin
+
+def shuffled(texts):
+    return marin.Shuffle(tokens=marin.Records(texts=texts))
+
+@marin.pipeline
+def wrong(seed: int = 0):
+    return shuffled(("a",))
+"""
+    )
+    done = marin("plan", "wrong.py", "--json")
+    assert done.code == 2
+    assert done.err.splitlines()[-2] == f"  at   {project / 'wrong.py'}:4"
+    assert json.loads(done.out)["error"]["where"].endswith("wrong.py:4")
+
+
 def test_output_in_a_pipe_has_no_colour_and_only_data_on_stdout(project, tmp_path):
     command = [sys.executable, "-m", "marin", "run", "counting.py", "--backend", "inline", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
